@@ -1,0 +1,1 @@
+"""The algorithms, one file each. A new one changes nothing else."""

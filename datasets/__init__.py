@@ -1,0 +1,1 @@
+"""The datasets, one file each, and the partitions that deal them to clients."""

@@ -1,0 +1,52 @@
+"""The command line: commands live in the modules beside this one and import torch when they run."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from pfl_bench.cli.data import data
+from pfl_bench.cli.describe import list_, show
+from pfl_bench.cli.partition import partition
+from pfl_bench.cli.results import results
+from pfl_bench.cli.run import run
+from pfl_bench.errors import UserError
+from pfl_bench.version import VERSION
+
+INTERRUPTED = 130
+
+
+class Commands(click.Group):
+    """Prints a user's mistake as one sentence, whichever command it happened in."""
+
+    def invoke(self, context: click.Context) -> Any:
+        try:
+            return super().invoke(context)
+        except UserError as error:
+            click.echo(f"Error: {error}", err=True)
+            context.exit(2)
+        except BrokenPipeError:
+            sys.stderr.close()
+            context.exit(0)
+        except KeyboardInterrupt:
+            click.echo("Stopped. The same command continues where it left off.", err=True)
+            context.exit(INTERRUPTED)
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(VERSION, prog_name="pfl-bench")
+def main() -> None:
+    """Benchmark personalized federated learning: deterministic, resumable, beside the paper.
+
+    \b
+    pfl-bench run --algo fedavg --setting practical --beta 0.1
+    pfl-bench list algos
+    pfl-bench results list
+    """
+
+
+data.add_command(partition)
+for command in (run, list_, show, data, results):
+    main.add_command(command)

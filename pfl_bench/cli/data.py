@@ -1,0 +1,225 @@
+"""`pfl-bench data`: which datasets there are, preparing them, checking what is prepared."""
+
+from __future__ import annotations
+
+import re
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import click
+
+from pfl_bench.errors import UserError
+
+data_dir_option = click.option(
+    "--data-dir",
+    metavar="DIR",
+    help="Folder of prepared datasets; PFL_BENCH_DATA where not given.",
+)
+
+
+@click.group()
+def data() -> None:
+    """Datasets: list, prepare, check."""
+
+
+@data.command("list")
+@data_dir_option
+def list_command(data_dir: str | None) -> None:
+    """Every dataset, its shape, its stand-in, and whether the real one is prepared."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from pfl_bench.data import broken, own_names, specs
+    from pfl_bench.paths import data_dir as resolve
+
+    folder = resolve(data_dir)
+    table = Table("name", "title", "shape", "classes", "stand-in", "prepared")
+    for spec in specs().values():
+        standin = "yes" if spec.standin else "no"
+        prepared = _prepared(spec.name, folder) if (folder / spec.filename).exists() else "no"
+        table.add_row(
+            spec.name, spec.title, _shape(spec.shape), str(spec.classes), standin, prepared
+        )
+    for name in own_names(folder):
+        table.add_row(name, "your own", *_own_row(name, folder))
+    console = Console(markup=False, highlight=False)
+    console.print(table)
+    console.print(f"prepared sets are looked for in {folder}", soft_wrap=True)
+    for plugin, reason in broken().items():
+        click.echo(f"the dataset plugin {plugin} is left out: {reason}", err=True)
+
+
+def _own_row(name: str, folder: Path) -> tuple[str, str, str, str]:
+    from pfl_bench.data import describe
+
+    try:
+        spec = describe(name, folder)
+    except UserError as error:
+        return "?", "?", "no", f"broken: {error}"
+    return _shape(spec.shape), str(spec.classes), "no", _prepared(name, folder)
+
+
+def _prepared(name: str, folder: Path) -> str:
+    from pfl_bench.data import card, describe
+
+    try:
+        with _reading(name):
+            known = card(name, "real", folder)
+            size = (folder / describe(name, folder).filename).stat().st_size
+    except UserError as error:
+        return f"broken: {error}"
+    return f"{known.samples:,} samples, {size / 1e6:,.1f} MB"
+
+
+def _reading(name: str) -> AbstractContextManager[object]:
+    """A sign of life on a terminal: a large file that was not read before takes seconds."""
+    from rich.console import Console
+
+    return Console(stderr=True).status(f"reading {name}")
+
+
+def _shape(shape: tuple[int, int, int] | None) -> str:
+    return "×".join(map(str, shape)) if shape else "text"
+
+
+@data.command()
+@click.argument("name")
+@click.option(
+    "--from",
+    "source",
+    metavar="PATH",
+    help="A folder that torchvision downloaded to, a folder of class folders, or a CSV file.",
+)
+@click.option(
+    "--size",
+    metavar="SIDE|HxW",
+    help="Resize the images of a set of your own, as in 64 or 48x64; else all must be alike.",
+)
+@click.option("--force", is_flag=True, help="Make it again when it is already prepared.")
+@data_dir_option
+def prepare(
+    name: str, source: str | None, size: str | None, force: bool, data_dir: str | None
+) -> None:
+    """Download or convert a dataset, or make one of your own from images or CSV.
+
+    NAME is one of `pfl-bench data list`, or a new name for a set of your own.
+    """
+    from pfl_bench.data import specs
+    from pfl_bench.paths import data_dir as resolve
+
+    folder = resolve(data_dir)
+    origin = _existing(source)
+    spec = specs().get(name)
+    if spec is None:
+        _prepare_own(name, folder, origin, size, force)
+    elif size is not None:
+        raise UserError(f"--size is for sets of your own; {spec.title} has its own size")
+    elif spec.prepare is None:
+        raise UserError(f"{spec.title} cannot be prepared: it is only known as a stand-in")
+    elif force or not (folder / spec.filename).exists():
+        _writing(folder)
+        spec.prepare(folder / spec.filename, origin)
+    else:
+        click.echo(f"{name} is already prepared; --force makes it again", err=True)
+    click.echo(_verdict(name, folder))
+
+
+def _existing(source: str | None) -> Path | None:
+    if source is None:
+        return None
+    path = Path(source).expanduser()
+    if not path.exists():
+        raise UserError(f"--from names {path}, which does not exist")
+    return path
+
+
+def _writing(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot make the folder {folder}: {error.strerror}") from error
+
+
+def _prepare_own(
+    name: str, folder: Path, origin: Path | None, size: str | None, force: bool
+) -> None:
+    """A folder is an image set, a CSV file a text set."""
+    from pfl_bench.data import check_name, own_names, specs
+    from pfl_bench.datasets import convert
+    from pfl_bench.errors import unknown
+
+    check_name(name)
+    if origin is None:
+        raise UserError(
+            f"{unknown('dataset', name, specs())}; a set of your own is made with "
+            f"`pfl-bench data prepare {name} --from PATH`"
+        )
+    if name in own_names(folder) and not force:
+        raise UserError(f"{folder} already has a dataset {name!r}: choose another name or --force")
+    pixels = _size(size)
+    _writing(folder)
+    if origin.is_dir():
+        convert.from_class_folders(folder / f"{name}.npz", origin, size=pixels)
+        (folder / f"{name}.csv").unlink(missing_ok=True)
+    elif size is not None:
+        raise UserError(f"--size is for images, but {origin} is a file")
+    else:
+        convert.from_csv(folder / f"{name}.csv", origin)
+        (folder / f"{name}.npz").unlink(missing_ok=True)
+
+
+def _size(size: str | None) -> tuple[int, int] | None:
+    """(height, width)"""
+    if size is None:
+        return None
+    match = re.fullmatch(r"([1-9]\d{0,3})(?:[x×]([1-9]\d{0,3}))?", size)
+    if match is None:
+        raise UserError(f"--size is a side such as 64 or HEIGHTxWIDTH such as 48x64, not {size!r}")
+    height, width = match.groups()
+    return int(height), int(width or height)
+
+
+def _verdict(name: str, folder: Path) -> str:
+    """One line on a prepared file, read anew; a `UserError` if it is broken."""
+    from pfl_bench.data import Card, describe, load
+
+    with _reading(name):
+        card = Card.of(load(name, "real", folder))
+        path = folder / describe(name, folder).filename
+    words = f", {card.vocabulary:,} words" if card.vocabulary else ""
+    per_class = f"{card.smallest_class:,} to {card.largest_class:,} per class"
+    return (
+        f"{name}: {card.samples:,} samples of {_shape(card.shape)} {card.dtype} in "
+        f"{card.classes} classes ({per_class}){words}, fingerprint {card.fingerprint}, {path}"
+    )
+
+
+@data.command()
+@click.argument("names", nargs=-1)
+@data_dir_option
+@click.pass_context
+def check(context: click.Context, names: tuple[str, ...], data_dir: str | None) -> None:
+    """Verify prepared files: shape, types, labels, counts, fingerprint.
+
+    Without NAMES all that the folder holds. The exit code is 2 if any file is broken.
+    """
+    from pfl_bench.data import own_names, specs
+    from pfl_bench.paths import data_dir as resolve
+
+    folder = resolve(data_dir)
+    present = [name for name, spec in specs().items() if (folder / spec.filename).exists()]
+    chosen = names or (*present, *own_names(folder))
+    if not chosen:
+        click.echo(
+            f"nothing is prepared in {folder} (--data-dir or PFL_BENCH_DATA); "
+            "`pfl-bench data prepare cifar10` gets Cifar10, `pfl-bench data list` shows the others"
+        )
+    failures = 0
+    for name in chosen:
+        try:
+            click.echo(_verdict(name, folder))
+        except UserError as error:
+            failures += 1
+            click.echo(f"{name}: broken: {error}")
+    if failures:
+        context.exit(2)

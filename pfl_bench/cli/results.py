@@ -1,0 +1,297 @@
+"""`pfl-bench results`: look at what the store holds. Reads only; nothing here computes or changes a
+run, and nothing imports the numerical libraries before they are needed."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from pfl_bench.errors import UserError
+from pfl_bench.files import write_atomically
+from pfl_bench.paths import results_dir
+from pfl_bench.records import to_json
+from pfl_bench.store import Store, StoredRun, read_run
+
+if TYPE_CHECKING:
+    from pfl_bench.records import RoundRecord
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+_SHORT_KEY = 8
+_PIPE_WIDTH = 200
+_BARS = "▁▂▃▄▅▆▇█"
+_CURVE_WIDTH = 60
+# What identifies a run in a table of rounds; the rest is one `results export` away.
+_IDENTITY = ("algo", "dataset", "source", "setting", "beta", "clients", "seed")
+
+_results_option = click.option(
+    "--results",
+    "folder",
+    type=click.Path(path_type=Path),
+    help="The result store (default: $PFL_BENCH_RESULTS, else ./results).",
+)
+
+
+def _filters(command: _Command) -> _Command:
+    for name, what in (("setting", "setting"), ("dataset", "dataset"), ("algo", "algorithm")):
+        command = click.option(f"--{name}", help=f"Only runs of this {what}.")(command)
+    return command
+
+
+@click.group()
+def results() -> None:
+    """List, show and export stored results."""
+
+
+@results.command("list")
+@_filters
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+@_results_option
+def list_(
+    algo: str | None, dataset: str | None, setting: str | None, as_json: bool, folder: Path | None
+) -> None:
+    """One line per stored run."""
+    root = results_dir(folder)
+    runs = _selected(Store(root), algo=algo, dataset=dataset, setting=setting)
+    if as_json:
+        click.echo(to_json([_overview(run) for run in runs], indent=2))
+        return
+    if not runs:
+        click.echo(_nothing(root, any((algo, dataset, setting))))
+        return
+    _print_table(runs)
+    for run in runs:
+        if run.problem:
+            click.echo(f"damaged: {run.path.name}: {run.problem}", err=True)
+
+
+@results.command()
+@click.argument("key")
+@_results_option
+def show(key: str, folder: Path | None) -> None:
+    """Configuration, figures and provenance of one run.
+
+    KEY is the beginning of the run's key as `results list` prints it, or its folder."""
+    run = _named(key, Store(results_dir(folder)))
+    summary = dict(run.summary or {})
+    origin = summary.pop("provenance", {})
+    click.echo(f"{run.path.name}: {run.status}")
+    if run.problem:
+        click.echo(f"  {run.problem}")
+    if curve := [record for record in run.records() if record.accuracy is not None]:
+        click.echo(f"\naccuracy  {_curve(curve)}")
+    for title, section in (("configuration", run.config), ("summary", summary),
+                           ("provenance", origin)):  # fmt: skip
+        _print_section(title, section)
+
+
+@results.command()
+@click.option("--out", type=click.Path(path_type=Path), help="The CSV file (default: print it).")
+@click.option("--rounds", is_flag=True, help="One row per round instead of one per run.")
+@_filters
+@_results_option
+def export(
+    out: Path | None,
+    rounds: bool,
+    algo: str | None,
+    dataset: str | None,
+    setting: str | None,
+    folder: Path | None,
+) -> None:
+    """Stored results as CSV, one row per run or per round."""
+    root = results_dir(folder)
+    runs = _selected(Store(root), algo=algo, dataset=dataset, setting=setting)
+    if not runs:
+        click.echo(_nothing(root, any((algo, dataset, setting))), err=True)
+        return
+
+    import pandas as pd
+
+    by_round = (_round_row(run, record) for run in runs for record in run.records())
+    frame = pd.DataFrame(by_round if rounds else map(_run_row, runs))
+    csv = frame.to_csv(index=False, lineterminator="\n")
+    if out is None:
+        click.echo(csv, nl=False)
+        return
+    try:
+        write_atomically(out, csv)
+    except OSError as error:
+        raise UserError(f"cannot write {out}: {error.strerror or error}") from error
+    click.echo(f"{len(frame)} rows written to {out}", err=True)
+
+
+def _selected(store: Store, **wanted: str | None) -> list[StoredRun]:
+    """The runs whose configuration agrees with every filter given, in reading order."""
+
+    def agrees(run: StoredRun) -> bool:
+        return all(
+            str(run.config.get(name, "")).lower() == value.lower()
+            for name, value in wanted.items()
+            if value is not None
+        )
+
+    def place(run: StoredRun) -> tuple[str, str, float, str, float]:
+        config = run.config
+        return (
+            str(config.get("dataset", "")),
+            str(config.get("setting", "")),
+            float(config.get("beta") or 0),
+            str(config.get("algo", "")),
+            float(config.get("seed") or 0),
+        )
+
+    return sorted(filter(agrees, store.all()), key=place)
+
+
+def _nothing(root: Path, filtered: bool) -> str:
+    if filtered:
+        return f"No run in {root} matches; `pfl-bench results list` shows all."
+    return f"No results in {root} yet; `pfl-bench run` makes the first."
+
+
+def _overview(run: StoredRun) -> dict[str, Any]:
+    """What `list` tells of a run."""
+    summary = run.summary or {}
+    return {
+        "key": run.key,
+        "path": str(run.path),
+        **{name: run.config.get(name) for name in _IDENTITY},
+        "rounds": summary["rounds"] if run.summary else len(run.records()),
+        "best_accuracy": (summary.get("best") or {}).get("accuracy"),
+        "status": run.status,
+        "reason": summary.get("reason"),
+        "finished": summary.get("provenance", {}).get("finished"),
+        "problem": run.problem,
+    }
+
+
+def _print_table(runs: Iterable[StoredRun]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for title in ("algorithm", "dataset", "setting"):
+        table.add_column(title)
+    for title in ("seed", "rounds", "best %"):
+        table.add_column(title, justify="right")
+    for title in ("status", "when (UTC)", "key"):
+        table.add_column(title, no_wrap=True)
+    for run in runs:
+        line = _overview(run)
+        table.add_row(
+            _text(line["algo"]),
+            _text(line["dataset"]) + (" (stand-in)" if line["source"] == "standin" else ""),
+            _setting(run.config),
+            _text(line["seed"]),
+            _text(line["rounds"]),
+            "–" if line["best_accuracy"] is None else f"{100 * line['best_accuracy']:.2f}",
+            run.status,
+            _text(line["finished"])[:16].replace("T", " "),
+            run.key[:_SHORT_KEY],
+        )
+    console = Console(markup=False, highlight=False)
+    if not console.is_terminal:
+        console.width = _PIPE_WIDTH
+    console.print(table)
+
+
+def _setting(config: dict[str, Any]) -> str:
+    """The setting in a paper's words: `practical β=0.1, 20 clients`."""
+    parts = _text(config.get("setting"))
+    if config.get("beta") is not None:
+        parts += f" β={config['beta']}"
+    if config.get("clients") is not None:
+        sampled = f"|{config['sampled_from']}" if config.get("sampled_from") else ""
+        parts += f", {config['clients']}{sampled} clients"
+    return parts
+
+
+def _text(value: object) -> str:
+    return "–" if value is None else str(value)
+
+
+def _named(name: str, store: Store) -> StoredRun:
+    """The run that `name` means: a folder, or the beginning of exactly one key."""
+    if (Path(name) / "config.json").is_file():
+        return read_run(Path(name).resolve())
+    runs = {run.key: run for run in store.all()}
+    matches = [key for key in runs if name and key.startswith(name.lower())]
+    if len(matches) == 1:
+        return runs[matches[0]]
+    if matches:
+        listing = ", ".join(matches[:5]) + (", …" if len(matches) > 5 else "")
+        raise UserError(f"{name!r} is the beginning of {len(matches)} keys: {listing}")
+    beginnings = {key[: max(len(name), _SHORT_KEY)]: run for key, run in runs.items()}
+    near = difflib.get_close_matches(name.lower(), beginnings, n=1, cutoff=0.5)
+    hint = f"; did you mean {near[0]!r} ({beginnings[near[0]].path.name})?" if near else ""
+    raise UserError(f"no run {name!r} among the {len(runs)} in {store.root}{hint}")
+
+
+def _curve(records: list[RoundRecord]) -> str:
+    """The accuracy over the rounds as a line of bars, with its ends in figures."""
+    values = [record.accuracy or 0.0 for record in records]
+    low, high = min(values), max(values)
+    width = min(_CURVE_WIDTH, len(values))
+    sampled = [values[round(i * (len(values) - 1) / max(1, width - 1))] for i in range(width)]
+    steps = len(_BARS) - 1
+    bars = "".join(_BARS[round(steps * (v - low) / (high - low)) if high > low else 0]
+                   for v in sampled)  # fmt: skip
+    rounds = f"rounds {records[0].round} to {records[-1].round}"
+    return f"{bars}  {100 * low:.2f} % to {100 * high:.2f} %, {rounds}"
+
+
+def _print_section(title: str, section: dict[str, Any]) -> None:
+    if not section:
+        return
+    flat = _flat(section)
+    width = max(map(len, flat))
+    click.echo(f"\n{title}")
+    for name, value in flat.items():
+        click.echo(f"  {name:<{width}}  {_text(value)}")
+
+
+def _flat(section: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested names joined by dots; a list becomes one JSON cell."""
+    cells: dict[str, Any] = {}
+    for name, value in section.items():
+        if isinstance(value, dict):
+            cells.update(_flat(value, f"{prefix}{name}."))
+        else:
+            cells[prefix + name] = to_json(value) if isinstance(value, list) else value
+    return cells
+
+
+def _run_row(run: StoredRun) -> dict[str, Any]:
+    """Configuration columns by their own names, then the summary's; a name both have, such as
+    `rounds`, is the planned value, and `summary.rounds` the one reached."""
+    planned = {"key": run.key, "status": run.status, **_flat(run.config)}
+    reached = _flat(run.summary or {})
+    shared = {"rounds", *planned} - {"key", "status"}
+    return planned | {
+        f"summary.{name}" if name in shared else name: value for name, value in reached.items()
+    }
+
+
+def _round_row(run: StoredRun, record: RoundRecord) -> dict[str, Any]:
+    """One round of one run; per-client series are JSON lists in one cell."""
+    identity = {name: run.config.get(name) for name in _IDENTITY}
+    measured = {
+        "round": record.round,
+        "accuracy": record.accuracy,
+        "train_loss": record.train_loss,
+        "joined": record.joined,
+        "correct": record.correct,
+        "total": record.total,
+        "loss": record.loss,
+        "bytes_up": record.bytes_up,
+        "bytes_down": record.bytes_down,
+        "parameters_up": record.parameters_up,
+        "parameters_down": record.parameters_down,
+        "extras": record.extras,
+        "seconds": record.seconds,
+    }
+    return {"key": run.key, **identity, **_flat(measured)}

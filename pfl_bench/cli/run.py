@@ -1,0 +1,151 @@
+"""`pfl-bench run`: one configuration, one or several seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pfl_bench.errors import UserError, unknown
+from pfl_bench.settings import SETTINGS
+
+if TYPE_CHECKING:
+    from pfl_bench.config import RunConfig
+    from pfl_bench.store import StoredRun
+
+# What a configuration file may hold beside the settings themselves.
+_FILE_ONLY = ("set", "profile", "seeds")
+
+
+def setting_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """One option per setting, made from its declaration."""
+    for name, knob in reversed(SETTINGS.items()):
+        default = "" if knob.default in (None, "") else f"; default {knob.default}"
+        text = f"{knob.meaning} ({knob.allowed}{default})"
+        flag = "--" + name.replace("_", "-")
+        command = click.option(flag, name, metavar=_metavar(knob.kind), help=text)(command)
+    return command
+
+
+def _metavar(kind: type) -> str:
+    return {int: "INT", float: "NUMBER"}.get(kind, "NAME")
+
+
+@click.command()
+@setting_options
+@click.option("--profile", metavar="NAME", help="quick, lite, paper, or a file (default quick).")
+@click.option("--seeds", metavar="INT", help="Run this many seeds, beginning with --seed.")
+@click.option(
+    "--set", "sets", multiple=True, metavar="NAME=VALUE", help="A hyper-parameter; repeatable."
+)
+@click.option(
+    "--config", "config_file", metavar="FILE", help="Settings from a YAML file; flags win."
+)
+@click.option("--plugin", "plugins", multiple=True, metavar="FILE", help="An algorithm in a file.")
+@click.option("--data-dir", metavar="DIR", help="Prepared datasets; implies --source real.")
+@click.option("--results", "results_folder", metavar="DIR", help="The store (default ./results).")
+@click.option("--workers", type=click.IntRange(min=1), help="Parallel clients (default: cores).")
+@click.option("--device", default="auto", metavar="NAME", help="auto, cpu, cuda or mps.")
+@click.option("--checkpoint-every", type=click.IntRange(min=1), help="Save after so many rounds.")
+@click.option("--fresh", is_flag=True, help="Repeat a run that is already stored.")
+@click.option("--quiet", is_flag=True, help="Print the end only.")
+@click.option("--json", "as_json", is_flag=True, help="Print the end as JSON, nothing else.")
+def run(
+    profile: str | None,
+    seeds: str | None,
+    sets: tuple[str, ...],
+    config_file: str | None,
+    plugins: tuple[str, ...],
+    data_dir: str | None,
+    results_folder: str | None,
+    workers: int | None,
+    device: str,
+    checkpoint_every: int | None,
+    fresh: bool,
+    quiet: bool,
+    as_json: bool,
+    **flags: str | None,
+) -> None:
+    """Train one algorithm, or return its stored result at once."""
+    from pfl_bench import paths
+    from pfl_bench.cli.display import outcome, report, watch
+    from pfl_bench.experiment import configure
+    from pfl_bench.registry import load_plugin
+    from pfl_bench.runner import Options, choose_device, execute
+    from pfl_bench.settings import load_profile
+    from pfl_bench.store import Store
+
+    for plugin in plugins:
+        load_plugin(Path(plugin))
+    choose_device(device)
+    chosen, hyper, extra = _gather(config_file, flags, sets)
+    if data_dir is not None and "source" not in chosen:
+        chosen["source"] = "real"
+    chosen_profile = load_profile(profile or str(extra.get("profile", "quick")))
+    folder = paths.data_dir(data_dir)
+    options = Options(
+        data_dir=folder,
+        partition=chosen.get("partition"),
+        workers=workers,
+        device=device,
+        fresh=fresh,
+        checkpoint_every=checkpoint_every,
+    )
+    first = configure(chosen_profile, chosen, hyper, folder)
+    configs = [
+        configure(chosen_profile, {**chosen, "seed": first.seed + k}, hyper, folder)
+        for k in range(_number_of_seeds(seeds if seeds is not None else extra.get("seeds")))
+    ]
+    store = Store(paths.results_dir(results_folder))
+    ended: list[tuple[RunConfig, StoredRun]] = []
+    for config in configs:
+        with watch(config, quiet=quiet or as_json) as watcher:
+            ended.append((config, execute(config, store, options, watcher)))
+    if as_json:
+        click.echo(outcome(ended))
+    else:
+        report(ended, chosen_profile.name)
+
+
+def _gather(
+    config_file: str | None, flags: dict[str, str | None], sets: tuple[str, ...]
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Settings, hyper-parameters and the rest, from the file and the flags; flags win."""
+    from pfl_bench.settings import checked
+    from pfl_bench.yamlfile import read_yaml
+
+    content = read_yaml(Path(config_file)) if config_file else {}
+    extra = {key: content.pop(key) for key in _FILE_ONLY if key in content}
+    for key in content:
+        if key not in SETTINGS:
+            raise UserError(f"{config_file!r}: {unknown('key', key, [*SETTINGS, *_FILE_ONLY])}")
+    hyper = extra.get("set") or {}
+    if not isinstance(hyper, dict):
+        raise UserError(f"{config_file!r}: set must hold names and values, not {hyper!r}")
+    chosen = checked(content, repr(config_file))
+    chosen |= checked({k: v for k, v in flags.items() if v is not None}, "this run")
+    return chosen, {**hyper, **assignments(sets)}, extra
+
+
+def assignments(sets: tuple[str, ...]) -> dict[str, str]:
+    """The values of --set NAME=VALUE by name."""
+    return dict(map(_assignment, sets))
+
+
+def _assignment(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        raise UserError(f"--set cannot be {text!r}; allowed: NAME=VALUE, as --set mu=0.01")
+    return name.strip(), value.strip()
+
+
+def _number_of_seeds(value: Any) -> int:
+    try:
+        count = 1 if value is None else int(str(value))
+    except ValueError:
+        count = 0
+    if not 1 <= count <= 1000:
+        raise UserError(f"seeds cannot be {value!r}; allowed: a whole number from 1 to 1000")
+    return count

@@ -1,0 +1,194 @@
+"""From settings to something that can run: the configuration, its data and its partition."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pfl_bench import data
+from pfl_bench.config import RunConfig
+from pfl_bench.data import Dataset
+from pfl_bench.datasets.partition import Partition, make_partition, subset
+from pfl_bench.datasets.pfllib import read_pfllib
+from pfl_bench.errors import UserError, unknown
+from pfl_bench.hyper import as_dict, resolve
+from pfl_bench.models import MODELS, model_spec
+from pfl_bench.registry import load_algorithm
+from pfl_bench.settings import Profile, Settings, checked, merge, parse_ratio
+from pfl_bench.simulator import RECORDABLE
+
+PFLLIB = "pfllib:"
+
+
+def configure(
+    profile: Profile,
+    chosen: Mapping[str, Any],
+    hyper: Mapping[str, Any],
+    data_dir: Path,
+) -> RunConfig:
+    """The configuration of a run from what the user chose; raises UserError where it cannot be."""
+    chosen = checked(chosen, "this run")
+    partition = chosen.get("partition")
+    if partition is not None:
+        return _configure_pfllib(profile, chosen, hyper, _pfllib_path(partition))
+    name = chosen.get("dataset") or profile.run.get("dataset") or Settings().dataset
+    spec = data.describe(name, data_dir)
+    settings = merge(profile, {**chosen, "dataset": name}, default_model=spec.model)
+    source = settings.source or "real"
+    if source == "standin" and spec.standin is None and "source" not in chosen:
+        source = "real"
+    _check_consistency(settings, chosen)
+    practical, pathological = (settings.setting == s for s in ("practical", "pathological"))
+    per_client = settings.classes_per_client or spec.classes_per_client
+    return _config(
+        settings,
+        hyper,
+        dataset=name,
+        source=source,
+        data_fingerprint=data.fingerprint(name, source, data_dir),
+        setting=settings.setting,
+        beta=(settings.beta or 0.1) if practical else None,
+        clients=settings.clients,
+        sampled_from=settings.of if settings.of != settings.clients else None,
+        classes_per_client=per_client if pathological else None,
+    )
+
+
+def _configure_pfllib(
+    profile: Profile, chosen: Mapping[str, Any], hyper: Mapping[str, Any], path: Path
+) -> RunConfig:
+    """A partition from outside brings its own data and decides all that belongs to it."""
+    for key in ("dataset", "source", "fraction", "setting", "beta", "clients", "of"):
+        if key in chosen:
+            raise UserError(
+                f"--{key} {chosen[key]} cannot be set: the partition {str(path)!r} decides it"
+            )
+    dataset, partition = _pfllib(path)
+    default_model = next(n for n, spec in MODELS.items() if spec.kind == dataset.kind)
+    settings = merge(profile, {**chosen, "dataset": dataset.name}, default_model=default_model)
+    return _config(
+        replace(settings, fraction=1.0),
+        hyper,
+        dataset=dataset.name,
+        source="pfllib",
+        data_fingerprint=f"{dataset.fingerprint}-{partition.fingerprint}",
+        setting="pfllib",
+        beta=None,
+        clients=partition.clients,
+        sampled_from=None,
+        classes_per_client=None,
+    )
+
+
+def _config(settings: Settings, hyper: Mapping[str, Any], **facts: Any) -> RunConfig:
+    assert settings.model is not None
+    spec = model_spec(settings.model)
+    algorithm = load_algorithm(settings.algo)
+    record = tuple(sorted({name.strip() for name in settings.record.split(",")} - {""}))
+    _check_record(record, {**RECORDABLE, **algorithm.recordable}, settings.algo)
+    values = resolve(algorithm.Hyper, settings.model, hyper, settings.algo)
+    return RunConfig(
+        algo=settings.algo,
+        hyper=as_dict(values),
+        fraction=settings.fraction,
+        partition_seed=settings.partition_seed,
+        model=settings.model,
+        rounds=settings.rounds,
+        local_epochs=settings.local_epochs,
+        batch_size=settings.batch_size,
+        lr=spec.lr if settings.lr is None else settings.lr,
+        joining_ratio=parse_ratio(settings.joining_ratio),
+        eval_every=settings.eval_every,
+        patience=settings.patience,
+        bn_stats=settings.bn_stats,
+        seed=settings.seed,
+        record=record,
+        **facts,
+    )
+
+
+def _check_consistency(settings: Settings, chosen: Mapping[str, Any]) -> None:
+    """Refuse what contradicts itself: a value that the chosen setting would silently ignore."""
+    if "beta" in chosen and settings.setting != "practical":
+        raise UserError(
+            f"beta {chosen['beta']:g} belongs to the practical setting, not to {settings.setting!r}"
+        )
+    if "classes_per_client" in chosen and settings.setting != "pathological":
+        raise UserError(
+            f"classes_per_client {chosen['classes_per_client']} belongs to the pathological "
+            f"setting, not to {settings.setting!r}"
+        )
+    if settings.of is not None and settings.of < settings.clients:
+        raise UserError(
+            f"{settings.clients} clients cannot be drawn from a partition of {settings.of}"
+        )
+
+
+def _check_record(record: Iterable[str], recordable: Mapping[str, str], algo: str) -> None:
+    for name in record:
+        if name not in recordable:
+            raise unknown(f"series to record for {algo}", name, recordable)
+
+
+def load_data(
+    config: RunConfig, data_dir: Path, partition: str | None
+) -> tuple[Dataset, Partition]:
+    """The data of a run and how it is dealt."""
+    if config.source == "pfllib":
+        if partition is None:
+            raise UserError(
+                f"the run {config.key} uses a PFLlib partition; say where with --partition "
+                f"{PFLLIB}PATH"
+            )
+        return _pfllib(_pfllib_path(partition))
+    dataset = _dataset(
+        config.dataset, config.source, data_dir, config.fraction, config.partition_seed
+    )
+    return dataset, _partition(
+        config.dataset, config.source, data_dir, config.fraction, config.partition_seed,
+        config.setting, config.clients, config.beta, config.classes_per_client,
+        config.sampled_from, config.batch_size,
+    )  # fmt: skip
+
+
+@functools.lru_cache(maxsize=1)
+def _dataset(name: str, source: str, data_dir: Path, fraction: float, seed: int) -> Dataset:
+    dataset = data.load(name, source, data_dir)
+    if fraction == 1:
+        return dataset
+    kept = subset(dataset.y, fraction, seed)
+    return replace(dataset, x=dataset.x[kept], y=dataset.y[kept])
+
+
+@functools.lru_cache(maxsize=1)
+def _partition(
+    name: str, source: str, data_dir: Path, fraction: float, seed: int,
+    setting: str, clients: int, beta: float | None, classes_per_client: int | None,
+    sampled_from: int | None, batch_size: int,
+) -> Partition:  # fmt: skip
+    dataset = _dataset(name, source, data_dir, fraction, seed)
+    return make_partition(
+        dataset.y,
+        dataset.classes,
+        setting=setting,
+        clients=clients,
+        beta=0.1 if beta is None else beta,
+        classes_per_client=classes_per_client,
+        sampled_from=sampled_from,
+        batch_size=batch_size,
+        seed=seed,
+    )
+
+
+@functools.lru_cache(maxsize=1)
+def _pfllib(path: Path) -> tuple[Dataset, Partition]:
+    return read_pfllib(path)
+
+
+def _pfllib_path(text: str) -> Path:
+    if not text.startswith(PFLLIB):
+        raise UserError(f"--partition cannot be {text!r}; allowed: {PFLLIB}PATH")
+    return Path(text.removeprefix(PFLLIB)).expanduser()

@@ -1,0 +1,104 @@
+"""The clients' data, resident on the device, and batches drawn from it.
+
+The one batch source: training batches (shuffled, tail dropped), evaluation batches (large, whole).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+EVALUATION_BATCH = 250
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some samples of one client; `index` says which of its training samples they are."""
+
+    pool: Pool
+    rows: Tensor
+    index: Tensor
+
+    @cached_property
+    def x(self) -> Tensor:
+        return self.pool.inputs(self.rows)
+
+    @cached_property
+    def y(self) -> Tensor:
+        return self.pool.y[self.rows]
+
+
+class Pool:
+    """A whole dataset as tensors; samples are scaled when they are drawn."""
+
+    def __init__(self, x: np.ndarray, y: np.ndarray, device: torch.device):
+        self.x = torch.from_numpy(x).to(device)
+        self.y = torch.from_numpy(y).to(device)
+        self.is_text = x.ndim == 2
+        self.is_raw = self.x.dtype == torch.uint8
+
+    def inputs(self, rows: Tensor) -> Tensor:
+        """Token ids as they are; images scaled to [-1, 1], channels-last in memory."""
+        x = self.x.index_select(0, rows)
+        if self.is_text:
+            return x
+        if self.is_raw:
+            x = x.float().div_(127.5).sub_(1.0)
+        return x.permute(0, 3, 1, 2)
+
+
+class Shard:
+    """One client's train and test set."""
+
+    def __init__(self, pool: Pool, train: np.ndarray, test: np.ndarray, classes: int):
+        self.pool = pool
+        self.train = torch.from_numpy(train).to(pool.y.device)
+        self.test = torch.from_numpy(test).to(pool.y.device)
+        self.classes = classes
+
+    @property
+    def samples(self) -> int:
+        """The number of training samples, by which averages are weighted."""
+        return len(self.train)
+
+    @cached_property
+    def class_counts(self) -> Tensor:
+        return torch.bincount(self.pool.y[self.train], minlength=self.classes)
+
+    def part(self, which: str) -> Tensor:
+        return self.train if which == "train" else self.test
+
+    def batches(
+        self,
+        size: int,
+        epochs: int,
+        generator: torch.Generator,
+        of: Tensor | None = None,
+        least: int = 1,
+    ) -> Iterator[Batch]:
+        """Shuffled batches; an incomplete last one is dropped unless it is the only one.
+
+        `of` restricts the draw to some of the training samples (positions). `least` lets a method
+        that takes several batches a step name how many it needs at a time.
+        """
+        positions = torch.arange(self.samples) if of is None else of
+        size = min(size, len(positions))
+        count = len(positions) // size // least * least
+        for _ in range(epochs):
+            order = positions[torch.randperm(len(positions), generator=generator)]
+            order = order.to(self.train.device)
+            for k in range(count):
+                index = order[k * size : (k + 1) * size]
+                yield Batch(self.pool, self.train[index], index)
+
+    def evaluation_batches(self, which: str, of: Tensor | None = None) -> Iterator[Batch]:
+        """Every sample of the `train` or `test` set once, in order, in large batches."""
+        rows = self.part(which)
+        positions = torch.arange(len(rows), device=rows.device) if of is None else of
+        for index in positions.split(EVALUATION_BATCH):
+            yield Batch(self.pool, rows[index], index)

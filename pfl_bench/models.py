@@ -1,0 +1,160 @@
+"""The models of the paper, each split into feature extractor and head.
+
+The head is the last fully connected layer, everything before it is the feature extractor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from pfl_bench import seeds
+from pfl_bench.errors import UserError, unknown
+
+TEXT_LENGTH = 200
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a model must know of the data it reads."""
+
+    classes: int
+    shape: tuple[int, int, int] | None = None  # channels, height, width of an image
+    vocabulary: int | None = None  # rows of a text's embedding
+
+    @property
+    def kind(self) -> str:
+        return "image" if self.shape else "text"
+
+
+@dataclass(frozen=True)
+class Model:
+    """A freshly initialised backbone."""
+
+    extractor: nn.Module
+    head: nn.Linear
+
+    @property
+    def features(self) -> int:
+        """The width K of the feature vector."""
+        return self.head.in_features
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    title: str
+    kind: str
+    lr: float
+    build: Callable[[Inputs], Model]
+
+
+class ConvExtractor(nn.Module):
+    """Two 5×5 convolutions and a fully connected layer of 512.
+
+    Pooling comes before the ReLU: the maximum commutes with it, and it then runs on a quarter of
+    the values.
+    """
+
+    def __init__(self, channels: int, height: int, width: int):
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels, 32, 5)
+        self.conv2 = nn.Conv2d(32, 64, 5)
+        self.fc = nn.Linear(64 * _conv_side(height) * _conv_side(width), 512)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(F.max_pool2d(self.conv1(x), 2))
+        x = F.relu(F.max_pool2d(self.conv2(x), 2))
+        return F.relu(self.fc(x.flatten(1)))
+
+
+def _conv_side(side: int) -> int:
+    return ((side - 4) // 2 - 4) // 2
+
+
+def _cnn(inputs: Inputs) -> Model:
+    assert inputs.shape is not None
+    channels, height, width = inputs.shape
+    if min(_conv_side(height), _conv_side(width)) < 1:
+        raise UserError(
+            f"model 'cnn' needs images of at least 16×16 pixels, these are {height}×{width}"
+        )
+    return Model(ConvExtractor(channels, height, width), nn.Linear(512, inputs.classes))
+
+
+def _resnet18(inputs: Inputs) -> Model:
+    assert inputs.shape is not None
+    if inputs.shape[0] != 3:
+        raise UserError(
+            f"model 'resnet18' needs images of 3 channels, these have {inputs.shape[0]}; "
+            "use the model 'cnn'"
+        )
+    from torchvision.models import resnet18
+
+    backbone = resnet18(num_classes=inputs.classes)
+    head, backbone.fc = backbone.fc, nn.Identity()
+    return Model(backbone, head)
+
+
+class TextExtractor(nn.Module):
+    """fastText: the mean of the word vectors over all positions, then a linear layer.
+
+    The mean runs over the padding too, whose vector is zero. Gradients of the embedding are sparse:
+    a batch names a few hundred of its rows, and under plain SGD no other row changes.
+    """
+
+    def __init__(self, vocabulary: int, width: int = 32):
+        super().__init__()
+        self.embedding = nn.EmbeddingBag(vocabulary, width, mode="sum", sparse=True, padding_idx=0)
+        self.fc = nn.Linear(width, width)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.fc(self.embedding(tokens) / tokens.shape[1])
+
+
+def _fasttext(inputs: Inputs) -> Model:
+    assert inputs.vocabulary is not None
+    return Model(TextExtractor(inputs.vocabulary), nn.Linear(32, inputs.classes))
+
+
+MODELS = {
+    "cnn": ModelSpec("4-layer CNN", "image", 0.005, _cnn),
+    "resnet18": ModelSpec("ResNet-18", "image", 0.1, _resnet18),
+    "fasttext": ModelSpec("fastText", "text", 0.1, _fasttext),
+}
+
+
+def model_spec(name: str) -> ModelSpec:
+    if name not in MODELS:
+        raise unknown("model", name, MODELS)
+    return MODELS[name]
+
+
+def check_fit(name: str, inputs: Inputs, dataset: str) -> None:
+    """Refuse a model that cannot read the dataset."""
+    spec = model_spec(name)
+    if spec.kind != inputs.kind:
+        fitting = ", ".join(n for n, s in MODELS.items() if s.kind == inputs.kind)
+        raise UserError(
+            f"model {name!r} reads {spec.kind}s and dataset {dataset!r} holds {inputs.kind}s; "
+            f"models for it: {fitting}"
+        )
+
+
+def build_model(name: str, inputs: Inputs) -> Model:
+    """A model with the library's own initialisation; call it inside `seeded`."""
+    return model_spec(name).build(inputs)
+
+
+def seeded(seed: int, build: Callable[[], nn.Module | object]) -> object:
+    """Run `build` under torch's own initialisers with `seed`, leaving the global state as it was.
+
+    Layers draw their initial values from torch's global generator and nothing else can be passed
+    to them; this is the one place that lends it to them.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seeds.derive(seed, "initialise"))
+        return build()

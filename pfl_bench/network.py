@@ -1,0 +1,137 @@
+"""Named modules over one flat vector.
+
+Sending a model is a copy of its vector, averaging is arithmetic on vectors, loading is one copy
+into the workspace. What lives here: the layout and a gradient step. What does not: what is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class Network:
+    """Modules by name ("extractor", "head", …) whose parameters are views of `vector`.
+
+    `vector` holds the trainable parts in the order given, then the frozen ones. `stats` holds the
+    floating-point buffers (batch-norm statistics), which are not parameters and are not sent.
+    """
+
+    def __init__(self, parts: Mapping[str, nn.Module], frozen: Sequence[str] = ()):
+        order = [name for name in parts if name not in frozen] + list(frozen)
+        self.parts = {name: parts[name] for name in order}
+        self.trainable_parts = tuple(name for name in order if name not in frozen)
+        self.vector, self._slices = _flatten(
+            {name: list(module.parameters()) for name, module in self.parts.items()}
+        )
+        self.stats = _flatten_buffers(self.parts.values())
+        for name in frozen:
+            self.parts[name].requires_grad_(False)
+        self._parameters = {n: list(self.parts[n].parameters()) for n in self.trainable_parts}
+        last = self._slices[self.trainable_parts[-1]].stop if self.trainable_parts else 0
+        self.trainable = self.vector[:last]
+
+    def __getitem__(self, part: str) -> Tensor:
+        """The slice of the vector that holds `part`: a view, to read or to copy into."""
+        return self.vector[self._slices[part]]
+
+    def __contains__(self, part: object) -> bool:
+        return part in self.parts
+
+    def module(self, part: str) -> Any:
+        """The module of a part, to call on a batch."""
+        return self.parts[part]
+
+    def load(self, values: Mapping[str, Tensor]) -> None:
+        """Copy vectors into the parts of the same names."""
+        for part, value in values.items():
+            self[part].copy_(value)
+
+    def split(self, model: Tensor) -> dict[str, Tensor]:
+        """A vector of all trainable parts, as views by part."""
+        return {part: model[self._slices[part]] for part in self.trainable_parts}
+
+    def copy(self, parts: Iterable[str]) -> dict[str, Tensor]:
+        """Real copies of the given parts, by name."""
+        return {part: self[part].clone() for part in parts}
+
+    def parameters(self, parts: Sequence[str] | None = None) -> list[nn.Parameter]:
+        names = self.trainable_parts if parts is None else parts
+        return [p for name in names for p in self._parameters[name]]
+
+    def gradients(self, loss: Tensor, parts: Sequence[str] | None = None) -> tuple[Tensor, ...]:
+        return torch.autograd.grad(loss, self.parameters(parts))
+
+    @torch.no_grad()
+    def descend(
+        self, gradients: Sequence[Tensor], lr: float, parts: Sequence[str] | None = None
+    ) -> None:
+        """θ ← θ − η g. Sparse gradients touch only the rows they name."""
+        for parameter, gradient in zip(self.parameters(parts), gradients, strict=True):
+            parameter.add_(gradient, alpha=-lr)
+
+    @torch.no_grad()
+    def pull(self, toward: Mapping[str, Tensor], strength: float) -> None:
+        """θ ← θ − strength (θ − w) for the parts that `toward` names: the proximal term's step."""
+        for part, value in toward.items():
+            self[part].lerp_(value, strength)
+
+    def train(self, mode: bool = True) -> None:
+        for module in self.parts.values():
+            module.train(mode)
+
+    def to(self, device: torch.device) -> Network:
+        """The same network on another device, laid out anew."""
+        if device.type == "cpu":
+            return self
+        frozen = [name for name in self.parts if name not in self.trainable_parts]
+        return Network({n: m.to(device) for n, m in self.parts.items()}, frozen)
+
+
+def _flatten(groups: Mapping[str, list[nn.Parameter]]) -> tuple[Tensor, dict[str, slice]]:
+    """Move all parameters into one vector; where each group lies in it."""
+    everything = [p for group in groups.values() for p in group]
+    device = everything[0].device if everything else torch.device("cpu")
+    vector = torch.empty(sum(p.numel() for p in everything), device=device)
+    slices, offset = {}, 0
+    for name, group in groups.items():
+        start = offset
+        for parameter in group:
+            view = _shaped(vector[offset : offset + parameter.numel()], parameter.shape)
+            view.copy_(parameter.data)
+            parameter.data = view
+            offset += parameter.numel()
+        slices[name] = slice(start, offset)
+    return vector, slices
+
+
+def _shaped(flat: Tensor, shape: torch.Size) -> Tensor:
+    """A view of `flat`; convolution kernels lie channels-last, which is what the CPU is fast at."""
+    if len(shape) != 4:
+        return flat.view(shape)
+    out, channels, height, width = shape
+    return flat.view(out, height, width, channels).permute(0, 3, 1, 2)
+
+
+def _flatten_buffers(modules: Iterable[nn.Module]) -> Tensor:
+    found = list(_float_buffers(modules))
+    device = found[0][2].device if found else torch.device("cpu")
+    stats = torch.empty(sum(b.numel() for _, _, b in found), device=device)
+    offset = 0
+    for owner, name, buffer in found:
+        view = stats[offset : offset + buffer.numel()].view(buffer.shape)
+        view.copy_(buffer)
+        owner._buffers[name] = view
+        offset += buffer.numel()
+    return stats
+
+
+def _float_buffers(modules: Iterable[nn.Module]) -> Iterator[tuple[nn.Module, str, Tensor]]:
+    for module in modules:
+        for owner in module.modules():
+            for name, buffer in owner._buffers.items():
+                if buffer is not None and buffer.is_floating_point():
+                    yield owner, name, buffer

@@ -1,0 +1,167 @@
+"""A run with the store behind it: return what is stored, resume what was cut off, keep what is new.
+
+The simulator computes; this module decides when to save, when to stop, and what the end is called.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pfl_bench.config import RunConfig
+from pfl_bench.errors import UserError, unknown
+from pfl_bench.experiment import load_data
+from pfl_bench.records import RoundRecord
+from pfl_bench.simulator import Simulator
+from pfl_bench.store import RunWriter, Store, StoredRun
+
+CHECKPOINT_SECONDS = 10.0
+"""A run cut off loses no more than about this much work."""
+CHECKPOINT_SHARE = 0.01
+"""Saving takes no more than about this share of a run, however large its state."""
+
+DEVICES = ("auto", "cpu", "cuda", "mps")
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to run, none of which can change a result."""
+
+    data_dir: Path
+    partition: str | None = None
+    workers: int | None = None
+    device: str = "auto"
+    fresh: bool = False
+    checkpoint_every: int | None = None
+    """Save after this many rounds instead of by time."""
+
+
+class Watcher:
+    """Told how a run goes; overrides what it cares for."""
+
+    def on_start(self, config: RunConfig, earlier: Sequence[RoundRecord]) -> None:
+        """The run begins, or continues after the rounds recorded `earlier`."""
+
+    def on_round(self, record: RoundRecord) -> None:
+        """A round is complete."""
+
+    def on_note(self, note: str) -> None:
+        """Something the user should know, in a sentence."""
+
+
+def execute(
+    config: RunConfig, store: Store, options: Options, watcher: Watcher | None = None
+) -> StoredRun:
+    """The result of `config`: stored, or computed now and stored."""
+    watcher = watcher or Watcher()
+    if not options.fresh and (stored := store.find(config)):
+        return stored
+    with store.open(config) as writer:
+        if options.fresh:
+            writer.discard()
+        elif writer.finished:  # by another process, while this one waited
+            return writer.finished
+        for note in writer.notes:
+            watcher.on_note(note)
+        return _simulate(config, writer, options, watcher)
+
+
+def _simulate(
+    config: RunConfig, writer: RunWriter, options: Options, watcher: Watcher
+) -> StoredRun:
+    dataset, partition = load_data(config, options.data_dir, options.partition)
+    simulator = Simulator(
+        config,
+        dataset,
+        partition,
+        workers=options.workers or default_workers(),
+        device=choose_device(options.device),
+    )
+    if reason := simulator.impossible:
+        return writer.finish("skipped", reason)
+    simulator.prepare()
+    if writer.checkpoint is not None:
+        simulator.resume(writer.checkpoint.round, writer.checkpoint.tensors)
+    records = writer.records
+    watcher.on_start(config, records)
+    saver = _Saver(simulator, writer, options.checkpoint_every)
+    try:
+        if not _out_of_patience(records, config.patience):
+            for record in simulator.rounds():
+                writer.append(record)
+                watcher.on_round(record)
+                if simulator.diverged or _out_of_patience(records, config.patience):
+                    break
+                saver.after_round()
+    except KeyboardInterrupt:
+        saver.save()
+        raise
+    status = "diverged" if simulator.diverged else "finished"
+    extra = {"partition_fingerprint": partition.fingerprint, "device": str(simulator.device)}
+    return writer.finish(status, simulator.diverged, extra)
+
+
+class _Saver:
+    """Decides when a checkpoint is due: by time, so that it costs little, or by rounds if told."""
+
+    def __init__(self, simulator: Simulator, writer: RunWriter, every: int | None):
+        self._simulator, self._writer, self._every = simulator, writer, every
+        self._last = time.monotonic()
+        self._wait = CHECKPOINT_SECONDS
+        self._saved_round = simulator.snapshot.round
+
+    def after_round(self) -> None:
+        round = self._simulator.snapshot.round
+        if round == self._simulator.config.rounds:
+            return
+        if self._every is not None:
+            due = round % self._every == 0
+        else:
+            due = time.monotonic() - self._last >= self._wait
+        if due:
+            self.save()
+
+    def save(self) -> None:
+        """Save the last whole round if its record is stored: an interruption can fall between."""
+        snapshot, records = self._simulator.snapshot, self._writer.records
+        is_recorded = bool(records) and records[-1].round == snapshot.round
+        if snapshot.round == self._saved_round or not is_recorded:
+            return
+        began = time.monotonic()
+        tensors = {name: value.cpu() for name, value in snapshot.tensors().items()}
+        self._writer.save_checkpoint(snapshot.round, tensors, {})
+        self._last = time.monotonic()
+        self._saved_round = snapshot.round
+        self._wait = max(CHECKPOINT_SECONDS, (self._last - began) / CHECKPOINT_SHARE)
+
+
+def _out_of_patience(records: list[RoundRecord], patience: int | None) -> bool:
+    """Whether the best accuracy is older than `patience` scored rounds."""
+    scores = [r.accuracy for r in records if r.accuracy is not None]
+    if patience is None or not scores:
+        return False
+    return len(scores) - 1 - scores.index(max(scores)) >= patience
+
+
+def default_workers() -> int:
+    """One worker per core that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def choose_device(name: str) -> str:
+    """The device to compute on; `auto` takes the first accelerator there is."""
+    import torch
+
+    if name not in DEVICES:
+        raise unknown("device", name, DEVICES)
+    present = {"cpu": True, "cuda": torch.cuda.is_available()}
+    present["mps"] = torch.backends.mps.is_available()
+    if name == "auto":
+        return next(d for d in ("cuda", "mps", "cpu") if present[d])
+    if not present[name]:
+        there = ", ".join(d for d, is_there in present.items() if is_there)
+        raise UserError(f"the device {name!r} is not on this machine; there is: {there}")
+    return name

@@ -1,0 +1,175 @@
+"""From what the user says to a RunConfig: the settings, their defaults, and who overrides whom.
+
+Lowest first: the paper's defaults, the profile, the profile's word on this dataset, its word on
+this model, a configuration file, the command line.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from pfl_bench.errors import UserError, unknown
+from pfl_bench.hyper import Knob, knob, knobs
+from pfl_bench.yamlfile import read_yaml
+
+PAPER, OURS = "FedCP paper", "pfl-bench"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a user may set for a run; None means that it follows from the others."""
+
+    algo: str = knob("fedavg", "the algorithm", source=OURS)
+    dataset: str = knob("cifar10", "the dataset", source=OURS)
+    source: str | None = knob(
+        None,
+        "embedded stand-in or real data",
+        source=OURS,
+        choices=("standin", "real"),
+    )
+    fraction: float = knob(
+        1.0, "share of the dataset to use, of every class alike", source=PAPER, low=1e-6, high=1
+    )
+    setting: str = knob(
+        "practical",
+        "how data is dealt to the clients",
+        source=PAPER,
+        choices=("practical", "pathological", "iid"),
+    )
+    beta: float | None = knob(
+        None, "β of the practical setting (0.1 if not given)", source=PAPER, low=1e-6, high=1e6
+    )
+    clients: int = knob(20, "number of clients N", source=PAPER, low=1, high=100_000)
+    of: int | None = knob(
+        None,
+        "M of N|M: draw the N clients from a partition of M",
+        source=PAPER,
+        low=1,
+        high=100_000,
+    )
+    classes_per_client: int | None = knob(
+        None, "classes on a client, pathological setting", source=PAPER, low=1
+    )
+    partition: str | None = knob(
+        None, "pfllib:PATH uses data and partition made by PFLlib", source=OURS
+    )
+    partition_seed: int = knob(0, "seed of the partition", source=OURS, low=0)
+    model: str | None = knob(None, "the model (by default the dataset's)", source=PAPER)
+    rounds: int = knob(2000, "iterations T", source=PAPER, low=1)
+    local_epochs: int = knob(1, "local epochs per round", source=PAPER, low=1)
+    batch_size: int = knob(10, "batch size", source=PAPER, low=1)
+    lr: float | None = knob(
+        None, "local learning rate η (by default the model's)", source=PAPER, low=0
+    )
+    joining_ratio: str = knob(
+        "1", "joining ratio ρ, or a range as 0.5-1 to draw it from each round", source=PAPER
+    )
+    eval_every: int = knob(1, "rounds between evaluations", source=PAPER, low=1)
+    patience: int | None = knob(
+        None, "stop after this many scored rounds without a new best", source=OURS, low=1
+    )
+    bn_stats: str = knob(
+        "local",
+        "batch-norm statistics: each client's own, or averaged",
+        source="the authors' code",
+        choices=("local", "average"),
+    )
+    seed: int = knob(0, "seed of initialisation, batches and client sampling", source=OURS, low=0)
+    record: str = knob("", "series to record, separated by commas", source=OURS)
+
+
+SETTINGS: dict[str, Knob] = knobs(Settings)
+
+
+@dataclass(frozen=True)
+class Profile:
+    """How much of an experiment to run: overrides for all runs, per dataset and per model."""
+
+    name: str
+    about: str
+    run: Mapping[str, Any]
+    datasets: Mapping[str, Mapping[str, Any]]
+    models: Mapping[str, Mapping[str, Any]]
+
+
+def profile_names() -> list[str]:
+    folder = resources.files("pfl_bench.profiles")
+    return sorted(
+        f.name.removesuffix(".yaml") for f in folder.iterdir() if f.name.endswith(".yaml")
+    )
+
+
+def load_profile(name: str) -> Profile:
+    """A built-in profile by name, or one of the user's own by the path of its file."""
+    own = Path(name).expanduser()
+    if name not in profile_names():
+        if own.suffix not in (".yaml", ".yml"):
+            raise unknown("profile", name, profile_names())
+        return _read_profile(own)
+    with resources.as_file(resources.files("pfl_bench.profiles") / f"{name}.yaml") as path:
+        return _read_profile(path)
+
+
+def _read_profile(path: Path) -> Profile:
+    content = read_yaml(path)
+    parts = ("about", "run", "datasets", "models")
+    for key in content:
+        if key not in parts:
+            raise UserError(f"{str(path)!r}: {unknown('key', key, parts)}")
+    run = content.get("run") or {}
+    datasets, models = content.get("datasets") or {}, content.get("models") or {}
+    for block in (run, *datasets.values(), *models.values()):
+        checked(block, str(path))
+    return Profile(path.stem, str(content.get("about", "")).strip(), run, datasets, models)
+
+
+def checked(values: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Settings converted to their types; an error names the place, the key and what is allowed."""
+    result = {}
+    for key, value in values.items():
+        if key not in SETTINGS:
+            raise UserError(f"{where}: {unknown('setting', key, SETTINGS)}")
+        if value is None:
+            continue
+        try:
+            result[key] = SETTINGS[key].convert(value)
+        except (ValueError, TypeError, OverflowError):
+            raise UserError(
+                f"{where}: {key} cannot be {value!r}; allowed: {SETTINGS[key].allowed}"
+            ) from None
+    return result
+
+
+def merge(profile: Profile, chosen: Mapping[str, Any], default_model: str) -> Settings:
+    """The settings of a run; `chosen` (already checked) wins over the profile."""
+    dataset = chosen.get("dataset", profile.run.get("dataset", SETTINGS["dataset"].default))
+    model = chosen.get("model") or default_model
+    layers = (
+        profile.run,
+        profile.datasets.get(dataset, {}),
+        profile.models.get(model, {}),
+        {k: v for k, v in chosen.items() if v is not None},
+    )
+    values: dict[str, Any] = {"model": model}
+    for layer in layers:
+        values |= checked(layer, f"profile {profile.name}")
+    return dataclasses.replace(Settings(), **values)
+
+
+def parse_ratio(text: str) -> tuple[float, float]:
+    """A joining ratio or a range of them: 1, 0.5 or 0.5-1."""
+    low, dash, high = str(text).partition("-")
+    try:
+        bounds = (float(low), float(high if dash else low))
+    except ValueError:
+        bounds = (0.0, 0.0)
+    if not 0 < bounds[0] <= bounds[1] <= 1:
+        raise UserError(
+            f"joining_ratio cannot be {text!r}; allowed: a number in (0, 1], or a range as 0.5-1"
+        )
+    return bounds

@@ -1,0 +1,423 @@
+"""The round loop: sample clients, train them in parallel, aggregate, evaluate, record.
+
+A run is a pure function of its configuration. Clients run on a thread pool, each on its worker's
+workspace with one intra-op thread; results are consumed in the order of the clients, whatever the
+order in which workers finish. Storing, resuming and stopping early are the runner's business.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+import torch
+from torch import Tensor
+
+from pfl_bench import seeds
+from pfl_bench.algorithm import Algorithm, ServerState, Start, Upload, build_network
+from pfl_bench.client import Client, ClientState, Message, Score, Task
+from pfl_bench.config import RunConfig
+from pfl_bench.data import Dataset
+from pfl_bench.datasets.partition import Partition
+from pfl_bench.federation import Pool, Shard
+from pfl_bench.hyper import resolve
+from pfl_bench.models import Inputs, build_model, check_fit, seeded
+from pfl_bench.network import Network
+from pfl_bench.records import RoundRecord
+from pfl_bench.registry import load_algorithm
+
+T = TypeVar("T")
+
+IN_FLIGHT = 32
+"""How many clients' uploads may wait for their turn: bounds memory, whatever the client count."""
+
+CONVERGENCE = "convergence"
+RECORDABLE = {CONVERGENCE: "training loss and test accuracy before and after local learning"}
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What one client's job gives back."""
+
+    upload: Upload
+    state: dict[str, Tensor]
+    stats: Tensor | None
+    received: Message
+    train_loss: float
+    score: Score | None
+    convergence: dict[str, tuple[float, Score]] | None
+
+    @property
+    def defect(self) -> str | None:
+        if not math.isfinite(self.train_loss):
+            return f"the training loss of client {self.upload.client} is {self.train_loss}"
+        if not all(_is_finite(value) for value in self.upload.message.values()):
+            return f"the upload of client {self.upload.client} holds values that are not finite"
+        return None
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The state after a round: all that is needed to continue."""
+
+    round: int
+    server: ServerState
+    clients: dict[int, dict[str, Tensor]]
+    stats: dict[int, Tensor]
+    server_stats: Tensor | None
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The snapshot under flat names, for a checkpoint."""
+        flat: dict[str, Tensor] = {}
+        for name, value in self.server.items():
+            if isinstance(value, Tensor):
+                flat[f"server/{name}"] = value
+            else:
+                flat.update({f"server/{name}/{i}": tensor for i, tensor in enumerate(value)})
+        for client, state in self.clients.items():
+            flat.update({f"client/{client}/{name}": value for name, value in state.items()})
+        flat.update({f"stats/{client}": value for client, value in self.stats.items()})
+        if self.server_stats is not None:
+            flat["server_stats"] = self.server_stats
+        return flat
+
+    @classmethod
+    def from_tensors(cls, round: int, flat: dict[str, Tensor], device: torch.device) -> Snapshot:
+        snapshot = cls(round, {}, {}, {}, None)
+        lists: dict[str, dict[int, Tensor]] = {}
+        server_stats = None
+        for name, cpu_value in flat.items():
+            value = cpu_value.to(device)
+            match name.split("/"):
+                case ["server", key]:
+                    snapshot.server[key] = value
+                case ["server", key, index]:
+                    lists.setdefault(key, {})[int(index)] = value
+                case ["client", index, key]:
+                    snapshot.clients.setdefault(int(index), {})[key] = value
+                case ["stats", index]:
+                    snapshot.stats[int(index)] = value
+                case _:
+                    server_stats = value
+        for key, values in lists.items():
+            snapshot.server[key] = [values[i] for i in range(len(values))]
+        return cls(round, snapshot.server, snapshot.clients, snapshot.stats, server_stats)
+
+
+class Interrupted(Exception):
+    """The run was told to stop; raised inside the workers."""
+
+
+class Simulator:
+    """One run in memory. Iterate `rounds()`; `snapshot` is always that of the last whole round."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        dataset: Dataset,
+        partition: Partition,
+        *,
+        workers: int = 1,
+        device: str = "cpu",
+        algorithm: type[Algorithm] | None = None,
+    ):
+        self.config = config
+        self.device = torch.device(device)
+        self.workers = workers
+        self.diverged: str | None = None
+        self.cancelled = threading.Event()
+        pool = Pool(dataset.x, dataset.y, self.device)
+        self.shards = [
+            Shard(pool, train, test, dataset.classes)
+            for train, test in zip(partition.train, partition.test, strict=True)
+        ]
+        inputs = Inputs(dataset.classes, dataset.shape, dataset.vocabulary)
+        check_fit(config.model, inputs, config.dataset)
+        kind = algorithm or load_algorithm(config.algo)
+        task = Task(
+            config=config,
+            classes=dataset.classes,
+            train_sizes=tuple(shard.samples for shard in self.shards),
+            build_model=lambda: build_model(config.model, inputs),
+        )
+        hyper = resolve(kind.Hyper, config.model, config.hyper, config.algo)
+        self.algorithm = kind(hyper, task)
+        self.task = task
+
+    @property
+    def impossible(self) -> str | None:
+        """The reason why this run cannot take place, if there is one."""
+        return self.algorithm.impossible()
+
+    def prepare(self) -> None:
+        """Build the workspaces and the state before the first round."""
+        # One thread per operation, always: how a sum is split over threads changes its last bits.
+        torch.set_num_threads(1)
+        nets = [self._build_network() for _ in range(self.workers)]
+        self._workspaces: queue.SimpleQueue[Network] = queue.SimpleQueue()
+        for net in nets:
+            self._workspaces.put(net)
+        start = Start(nets[0].copy(nets[0].parts), nets[0].trainable.clone())
+        self._fresh_state = self.algorithm.client_state(start)
+        self._fresh_stats = nets[0].stats.clone()
+        average = self.config.bn_stats == "average" and self._fresh_stats.numel() > 0
+        self.snapshot = Snapshot(
+            0, self.algorithm.server_state(start), {}, {}, self._fresh_stats if average else None
+        )
+
+    def resume(self, round: int, tensors: dict[str, Tensor]) -> None:
+        """Continue after `round` from the tensors of a checkpoint."""
+        self.snapshot = Snapshot.from_tensors(round, tensors, self.device)
+
+    def rounds(self) -> Iterator[RoundRecord]:
+        """Train until the last round, yielding a record after each."""
+        pool = ThreadPoolExecutor(self.workers, thread_name_prefix="client")
+        try:
+            while self.snapshot.round < self.config.rounds and self.diverged is None:
+                yield self._round(pool, self.snapshot.round + 1)
+        finally:
+            self.cancelled.set()
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    # --- one round ----------------------------------------------------------------------------
+
+    def _round(self, pool: ThreadPoolExecutor, round: int) -> RoundRecord:
+        began = time.perf_counter()
+        joined = sample_clients(self.config, self.task.clients, round)
+        tally = _Tally(self)
+        total = sum(self.shards[i].samples for i in joined)
+
+        def job(index: int) -> Trained:
+            return self._train(index, round, self.shards[index].samples / total)
+
+        trained = in_order(pool, job, joined, cost=lambda i: self.shards[i].samples)
+        server = self.algorithm.aggregate(self.snapshot.server, tally.uploads(trained))
+        ended_training = time.perf_counter()
+        self.diverged = tally.defect and f"{tally.defect} in round {round}"
+        self.snapshot = Snapshot(
+            round, server, tally.clients, tally.stats, tally.server_stats(self.snapshot)
+        )
+        scores, extras = None, tally.extras()
+        if self._is_evaluated(round) and not self.diverged:
+            scores, series = self._evaluate(pool, round, tally.scores)
+            extras |= series
+        ended = time.perf_counter()
+        return RoundRecord(
+            round=round,
+            joined=joined,
+            correct=None if scores is None else [s.correct for s in scores],
+            total=None if scores is None else [s.total for s in scores],
+            loss=None if scores is None else [s.loss for s in scores],
+            train_loss=tally.train_loss,
+            bytes_up=tally.bytes_up,
+            bytes_down=tally.bytes_down,
+            parameters_up=tally.parameters_up,
+            parameters_down=tally.parameters_down,
+            extras=extras,
+            seconds={
+                "train": ended_training - began,
+                "evaluate": ended - ended_training,
+                "total": ended - began,
+            },
+        )
+
+    def _train(self, index: int, round: int, weight: float) -> Trained:
+        """The job of one joined client, on a worker."""
+        with self._client(index, round) as client:
+            received = self.algorithm.download(self.snapshot.server, index)
+            convergence: dict[str, tuple[float, Score]] | None = None
+            if CONVERGENCE in self.config.record:
+                self.algorithm.scored(client, received)
+                convergence = {"before": self._losses(client)}
+                self._load_stats(client.net, index)
+            message = self.algorithm.local_update(client, received)
+            stats = client.net.stats.clone() if client.net.stats.numel() else None
+            if convergence is not None:
+                convergence["after"] = self._losses(client)
+            score = None
+            if self.algorithm.scores_after_training and self._is_evaluated(round):
+                score = self._score(client)
+            if self.snapshot.server_stats is not None and stats is not None:
+                message = {**message, "stats": stats}
+                received = {**received, "stats": self.snapshot.server_stats}
+            return Trained(
+                Upload(index, weight, message),
+                dict(client.state),
+                stats,
+                received,
+                client.train_loss,
+                score,
+                convergence,
+            )
+
+    def _evaluate(
+        self, pool: ThreadPoolExecutor, round: int, known: dict[int, Score]
+    ) -> tuple[list[Score], dict[str, Any]]:
+        """The scored model of every client on its test set, and the series asked for."""
+        series = [name for name in self.config.record if name in self.algorithm.recordable]
+
+        def job(index: int) -> tuple[Score, list[Any]]:
+            with self._client(index, round) as client:
+                if index in known and not series:
+                    return known[index], []
+                received = self.algorithm.download(self.snapshot.server, index)
+                self.algorithm.scored(client, received)
+                score = known[index] if index in known else self._score(client)
+                return score, [self.algorithm.record(client, name) for name in series]
+
+        everyone = range(self.task.clients)
+        results = list(in_order(pool, job, everyone, cost=lambda i: len(self.shards[i].test)))
+        values = {name: [row[k] for _, row in results] for k, name in enumerate(series)}
+        return [score for score, _ in results], values
+
+    def _score(self, client: Client) -> Score:
+        return client.evaluate(lambda x: self.algorithm.predict(client, x))
+
+    def _losses(self, client: Client) -> tuple[float, Score]:
+        """Mean training loss and test score of the model in the workspace."""
+        predict = lambda x: self.algorithm.predict(client, x)  # noqa: E731
+        return client.evaluate(predict, "train").loss, client.evaluate(predict, "test")
+
+    def _is_evaluated(self, round: int) -> bool:
+        return round % self.config.eval_every == 0 or round == self.config.rounds
+
+    # --- workspaces ---------------------------------------------------------------------------
+
+    def _build_network(self) -> Network:
+        net = cast(Network, seeded(self.config.seed, lambda: build_network(self.algorithm)))
+        return net.to(self.device)
+
+    @contextlib.contextmanager
+    def _client(self, index: int, round: int) -> Iterator[Client]:
+        """A client on a free workspace, with what it kept."""
+        if self.cancelled.is_set():
+            raise Interrupted
+        net = self._workspaces.get()
+        try:
+            self._load_stats(net, index)
+            state = ClientState(self._fresh_state, self.snapshot.clients.get(index, {}))
+            shard = self.shards[index]
+            yield Client(index, round, self.task, shard, state, net, self._check_cancelled)
+        finally:
+            self._workspaces.put(net)
+
+    def _load_stats(self, net: Network, index: int) -> None:
+        """Batch-norm statistics: the client's own, or the server's average where that is chosen."""
+        if self.snapshot.server_stats is not None:
+            net.stats.copy_(self.snapshot.server_stats)
+        else:
+            net.stats.copy_(self.snapshot.stats.get(index, self._fresh_stats))
+
+    def _check_cancelled(self) -> None:
+        if self.cancelled.is_set():
+            raise Interrupted
+
+
+class _Tally:
+    """Gathers a round's uploads as they pass by on their way to the aggregation."""
+
+    def __init__(self, simulator: Simulator):
+        self._averages_stats = simulator.snapshot.server_stats is not None
+        self.clients = dict(simulator.snapshot.clients)
+        self.stats = dict(simulator.snapshot.stats)
+        self.scores: dict[int, Score] = {}
+        self.defect: str | None = None
+        self.train_loss = 0.0
+        self.bytes_up = self.bytes_down = self.parameters_up = self.parameters_down = 0
+        self._mean_stats: Tensor | None = None
+        self._convergence: list[tuple[float, dict[str, tuple[float, Score]]]] = []
+
+    def uploads(self, trained: Iterator[Trained]) -> Iterator[Upload]:
+        for one in trained:
+            self._count(one)
+            yield one.upload
+
+    def _count(self, one: Trained) -> None:
+        index, weight = one.upload.client, one.upload.weight
+        self.bytes_up += _bytes(one.upload.message)
+        self.bytes_down += _bytes(one.received)
+        self.parameters_up += _parameters(one.upload.message)
+        self.parameters_down += _parameters(one.received)
+        self.train_loss += weight * one.train_loss
+        self.defect = self.defect or one.defect
+        if one.state:
+            self.clients[index] = one.state
+        if one.score is not None:
+            self.scores[index] = one.score
+        if one.convergence is not None:
+            self._convergence.append((weight, one.convergence))
+        if one.stats is not None and self._averages_stats:
+            if self._mean_stats is None:
+                self._mean_stats = torch.zeros_like(one.stats)
+            self._mean_stats.add_(one.stats, alpha=weight)
+        elif one.stats is not None:
+            self.stats[index] = one.stats
+
+    def server_stats(self, before: Snapshot) -> Tensor | None:
+        return before.server_stats if self._mean_stats is None else self._mean_stats
+
+    def extras(self) -> dict[str, Any]:
+        """The convergence series: losses weighted by samples, accuracy over the joined clients."""
+        if not self._convergence:
+            return {}
+        series = {}
+        for when in ("before", "after"):
+            rows = [(weight, *values[when]) for weight, values in self._convergence]
+            series[when] = {
+                "train_loss": sum(weight * loss for weight, loss, _ in rows),
+                "accuracy": sum(s.correct for *_, s in rows) / sum(s.total for *_, s in rows),
+            }
+        return {CONVERGENCE: series}
+
+
+def sample_clients(config: RunConfig, clients: int, round: int) -> list[int]:
+    """The clients that join a round, in order; the same for every algorithm under one seed."""
+    generator = seeds.numpy_generator(config.seed, "join", round)
+    low, high = config.joining_ratio
+    ratio = low if low == high else generator.uniform(low, high)
+    count = max(1, int(ratio * clients))
+    return sorted(generator.choice(clients, count, replace=False).tolist())
+
+
+def in_order(
+    pool: ThreadPoolExecutor,
+    job: Callable[[int], T],
+    indices: Sequence[int],
+    cost: Callable[[int], int],
+) -> Iterator[T]:
+    """Run `job` for every index in parallel; yield the results in the order of `indices`.
+
+    Works through groups of IN_FLIGHT, the next group already queued while one is consumed. Within
+    a group the costliest go first, so that no worker is left with a long job at the end.
+    """
+
+    def submit(group: Sequence[int]) -> list[Future[T]]:
+        futures = {i: pool.submit(job, i) for i in sorted(group, key=cost, reverse=True)}
+        return [futures[i] for i in group]
+
+    groups = [indices[k : k + IN_FLIGHT] for k in range(0, len(indices), IN_FLIGHT)]
+    waiting: list[Future[T]] = submit(groups[0]) if groups else []
+    for following in [*groups[1:], ()]:
+        current, waiting = waiting, submit(following)
+        current.reverse()
+        while current:
+            yield current.pop().result()
+
+
+def _is_finite(value: Tensor) -> bool:
+    return not value.is_floating_point() or bool(torch.isfinite(value.sum()))
+
+
+def _bytes(message: Message) -> int:
+    return sum(value.numel() * value.element_size() for value in message.values())
+
+
+def _parameters(message: Message) -> int:
+    return sum(value.numel() for value in message.values() if value.is_floating_point())
