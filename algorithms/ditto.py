@@ -1,0 +1,52 @@
+"""Ditto (Li et al., ICML 2021): FedAvg for a global model w, and beside it a personal model v on
+each client, trained on f(v) + (μ/2)‖v − w‖²."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from pfl_bench.algorithm import PersonalModelBeside
+from pfl_bench.client import Client, Message
+from pfl_bench.federation import Batch
+from pfl_bench.hyper import knob
+
+
+@dataclass(frozen=True)
+class Hyper:
+    mu: float = knob(
+        1.0, "weight μ of the tie to the global model (0 is Local)", source="Ditto", off=0.0, low=0
+    )
+    personal_epochs: int = knob(
+        1,
+        "epochs of the personal model per round (0 never trains it)",
+        source="protocol",
+        off=0,
+        low=0,
+    )
+
+
+class Ditto(PersonalModelBeside):
+    title = "Ditto"
+    summary = "Trains a personal model on each client, tied to a global model learnt by FedAvg."
+    citation = (
+        "Li et al., Ditto: Fair and Robust Federated Learning Through Personalization, ICML 2021"
+    )
+    scored_model = "the client's personal model"
+    Hyper = Hyper
+
+    def train(self, client: Client, received: Message) -> None:
+        client.train(lambda batch: self.global_loss(client, batch), parts=self.shared)
+        client.train(
+            lambda batch: self.loss(client, batch),
+            batches=client.batches(self.hyper.personal_epochs, purpose="personal batches"),
+            parts=self.personal,
+            toward={mine: received[w] for mine, w in zip(self.personal, self.shared, strict=True)},
+            strength=self.hyper.mu,
+        )
+
+    def global_loss(self, client: Client, batch: Batch) -> Tensor:
+        extractor, head = (client.net.module(part) for part in self.shared)
+        return F.cross_entropy(head(extractor(batch.x)), batch.y)

@@ -1,0 +1,119 @@
+"""FedAMP (Huang et al., AAAI 2021): attention between clients whose models are alike.
+
+The server keeps every client's model w_i and sends each client its own mixture
+u_i = Σ_j ξ_ij w_j with ξ_ij = α_k A'(‖w_i − w_j‖²) for j ≠ i, A'(x) = exp(−x/σ)/σ, and
+ξ_ii = 1 − Σ_{j≠i} ξ_ij. The client minimises f(θ) + λ/(2α_k)‖θ − u_i‖², starting from w_i.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pfl_bench.algorithm import Algorithm, ServerState, Start, Upload
+from pfl_bench.client import Client, Message
+from pfl_bench.hyper import knob
+
+CHUNK = 65_536
+"""Parameters handled at a time, so that no second copy of all models is made."""
+
+
+@dataclass(frozen=True)
+class Hyper:
+    sigma: float = knob(1.0, "width σ of the attention", source="in circulation", low=1e-9)
+    alpha: float = knob(
+        1.0,
+        "step α_k as a share of σ/(N−1), the largest under which every ξ_ii lies in [0, 1] "
+        "(0 is Local)",
+        source="pfl-bench, see its page",
+        off=0.0,
+        low=0,
+        high=1,
+    )
+    lam: float = knob(
+        1.0,
+        "weight λ/α_k of the tie to the mixture (0 is Local)",
+        source="in circulation: λ = α_k = 1",
+        name="lambda",
+        off=0.0,
+        low=0,
+    )
+
+
+class FedAMP(Algorithm):
+    title = "FedAMP"
+    summary = (
+        "Sends each client a mixture of all clients' models, weighted by how near they are to its "
+        "own, and ties its training to that mixture."
+    )
+    citation = "Huang et al., Personalized Cross-Silo Federated Learning on Non-IID Data, AAAI 2021"
+    scored_model = "the client's personal model after local training"
+    Hyper = Hyper
+    personal = ("extractor", "head")
+
+    def server_state(self, start: Start) -> ServerState:
+        everyone = [start.model] * self.task.clients
+        return {"models": everyone, "mixtures": everyone}
+
+    def download(self, server: ServerState, client: int) -> Message:
+        return {"mixture": server["mixtures"][client]}
+
+    def load(self, client: Client, received: Message) -> None:
+        client.net.load(client.state)
+
+    def train(self, client: Client, received: Message) -> None:
+        split = client.net.split(received["mixture"])
+        client.train(lambda batch: self.loss(client, batch), toward=split, strength=self.hyper.lam)
+
+    def upload(self, client: Client) -> Message:
+        return {"model": client.net.trainable.clone()}
+
+    def aggregate(self, server: ServerState, uploads: Iterator[Upload]) -> ServerState:
+        models = list(server["models"])
+        for upload in uploads:
+            models[upload.client] = upload.message["model"]
+        xi = attention(squared_distances(models), self.hyper.sigma, self.hyper.alpha)
+        return {"models": models, "mixtures": list(mix(xi, models))}
+
+
+def attention(squared: Tensor, sigma: float, alpha: float) -> Tensor:
+    """The weights ξ from the models' squared distances."""
+    others = max(1, len(squared) - 1)
+    alpha_k = alpha * sigma / others
+    xi = alpha_k * torch.exp(-squared / sigma) / sigma
+    xi.fill_diagonal_(0)
+    return xi + torch.diag(1 - xi.sum(1))
+
+
+def squared_distances(models: list[Tensor]) -> Tensor:
+    """‖w_i − w_j‖² for all pairs, from one Gram matrix.
+
+    Models are centred first: their distances are small beside their norms, and the difference of
+    large numbers would lose them.
+    """
+    gram = torch.zeros(len(models), len(models), dtype=torch.float64, device=models[0].device)
+    for rows in _chunks(models):
+        centred = rows - rows.mean(0)
+        gram += (centred @ centred.T).double()
+    norms = gram.diagonal()
+    return (norms[:, None] + norms[None, :] - 2 * gram).clamp_min(0)
+
+
+def mix(xi: Tensor, models: list[Tensor]) -> Tensor:
+    """All mixtures u_i, a row each."""
+    weights = xi.to(models[0].dtype)
+    mixtures = torch.empty(len(models), len(models[0]), device=models[0].device)
+    start = 0
+    for rows in _chunks(models):
+        torch.mm(weights, rows, out=mixtures[:, start : start + rows.shape[1]])
+        start += rows.shape[1]
+    return mixtures
+
+
+def _chunks(models: list[Tensor]) -> Iterator[Tensor]:
+    """The models as a matrix, some columns at a time."""
+    for start in range(0, len(models[0]), CHUNK):
+        yield torch.stack([model[start : start + CHUNK] for model in models])

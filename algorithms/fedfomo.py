@@ -1,0 +1,145 @@
+"""FedFomo (Zhang et al., ICLR 2021): each client picks from other clients' models what helps it.
+
+The server sends client i up to M other clients' models, those with the highest affinity, which is
+the sum of the weights i gave them before. The client weighs model n by
+max(0, (L(θ_i) − L(θ_n)) / ‖θ_n − θ_i‖) on data it holds back, normalised to sum 1, moves to that
+combination of the models, and trains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pfl_bench import seeds
+from pfl_bench.algorithm import Algorithm, ServerState, Start, Upload
+from pfl_bench.client import Client, Message
+from pfl_bench.hyper import knob
+
+
+@dataclass(frozen=True)
+class Hyper:
+    others: int = knob(
+        5, "models M sent to a client (0 is Local)", source="FedFomo", name="M", off=0, low=0
+    )
+    validation: float = knob(
+        0.2,
+        "share of the training data held back to weigh models",
+        source="FedFomo",
+        low=0.01,
+        high=0.9,
+    )
+
+
+class FedFomo(Algorithm):
+    title = "FedFomo"
+    summary = (
+        "Sends clients one another's models; each weighs them by how much they lower its own "
+        "validation loss and combines them."
+    )
+    citation = (
+        "Zhang et al., Personalized Federated Learning with First Order Model Optimization, "
+        "ICLR 2021"
+    )
+    scored_model = "the client's personal model after local training"
+    Hyper = Hyper
+    personal = ("extractor", "head")
+
+    def impossible(self) -> str | None:
+        if min(self.task.train_sizes) >= 2:
+            return None
+        client = self.task.train_sizes.index(min(self.task.train_sizes))
+        return f"FedFomo holds back validation data and client {client} has one training sample"
+
+    def server_state(self, start: Start) -> ServerState:
+        n = self.task.clients
+        return {
+            "models": [start.model] * n,
+            "has_sent": torch.zeros(n, dtype=torch.bool),
+            "affinity": torch.zeros(n, n),
+            "round": torch.zeros((), dtype=torch.int64),
+        }
+
+    def download(self, server: ServerState, client: int) -> Message:
+        ids = self._choose(server, client)
+        models = [server["models"][n] for n in ids]
+        empty = torch.empty(0, len(server["models"][client]))
+        return {
+            "ids": torch.tensor(ids, dtype=torch.int64),
+            "models": torch.stack(models) if models else empty,
+        }
+
+    def _choose(self, server: ServerState, client: int) -> list[int]:
+        """The M models with the highest affinity among those ever sent; ties are drawn."""
+        affinity, has_sent = server["affinity"], server["has_sent"]
+        path = ("affinity ties", int(server["round"]), client)
+        draw = torch.rand(
+            len(has_sent), generator=seeds.torch_generator(self.task.config.seed, *path)
+        ).tolist()
+        known = [n for n in range(len(has_sent)) if has_sent[n] and n != client]
+        known.sort(key=lambda n: (-float(affinity[client, n]), draw[n]))
+        return sorted(known[: self.hyper.others])
+
+    def load(self, client: Client, received: Message) -> None:
+        client.net.load(client.state)
+
+    def train(self, client: Client, received: Message) -> None:
+        validation, rest = self._hold_back(client)
+        models = received["models"].to(client.net.vector.device)
+        weights = self._weigh(client, models, validation)
+        client.net.trainable.add_(weights @ (models - client.net.trainable))
+        client.memo["weights"], client.memo["ids"] = weights, received["ids"]
+        client.train(lambda batch: self.loss(client, batch), batches=client.batches(of=rest))
+
+    def _hold_back(self, client: Client) -> tuple[Tensor, Tensor]:
+        """Positions of the validation samples and of the others; the same in every round."""
+        path = ("validation", client.index)
+        generator = seeds.torch_generator(self.task.config.seed, *path)
+        order = torch.randperm(client.samples, generator=generator)
+        held = min(max(1, round(self.hyper.validation * client.samples)), client.samples - 1)
+        return order[:held].sort().values, order[held:].sort().values
+
+    def _weigh(self, client: Client, models: Tensor, validation: Tensor) -> Tensor:
+        """The normalised weights of the received models; zeros where none helps."""
+        net, own = client.net, client.net.trainable.clone()
+
+        def loss_of(model: Tensor) -> float:
+            net.trainable.copy_(model)
+            return client.evaluate(lambda x: self.predict(client, x), "train", validation).loss
+
+        own_loss = loss_of(own)
+        gains = torch.tensor([own_loss - loss_of(model) for model in models], device=own.device)
+        net.trainable.copy_(own)
+        weights = first_order_weights(gains, (models - own).norm(dim=1))
+        return weights.to(own.dtype)
+
+    def upload(self, client: Client) -> Message:
+        return {
+            "model": client.net.trainable.clone(),
+            "ids": client.memo["ids"],
+            "weights": client.memo["weights"].cpu(),
+        }
+
+    def aggregate(self, server: ServerState, uploads: Iterator[Upload]) -> ServerState:
+        models, has_sent = list(server["models"]), server["has_sent"].clone()
+        affinity = server["affinity"].clone()
+        for upload in uploads:
+            models[upload.client] = upload.message["model"]
+            has_sent[upload.client] = True
+            affinity[upload.client, upload.message["ids"]] += upload.message["weights"]
+        return {
+            "models": models,
+            "has_sent": has_sent,
+            "affinity": affinity,
+            "round": server["round"] + 1,
+        }
+
+
+def first_order_weights(gains: Tensor, distances: Tensor) -> Tensor:
+    """max(0, gain / distance), normalised to sum 1; an equal model has nothing to give."""
+    raw = torch.where(distances > 0, gains / distances.clamp_min(1e-30), 0).clamp_min(0)
+    total = raw.sum()
+    return raw / total if total > 0 else torch.zeros_like(raw)

@@ -1,0 +1,29 @@
+"""FedProx (Li et al., MLSys 2020): FedAvg with a proximal term that ties local training to the
+global model: clients minimise f(θ) + (μ/2)‖θ − w‖²."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pfl_bench.algorithm import Algorithm
+from pfl_bench.client import Client, Message
+from pfl_bench.hyper import knob
+
+
+@dataclass(frozen=True)
+class Hyper:
+    mu: float = knob(
+        0.001, "weight μ of the proximal term (0 is FedAvg)", source="PFLlib", off=0.0, low=0
+    )
+
+
+class FedProx(Algorithm):
+    title = "FedProx"
+    summary = "FedAvg with a proximal term that keeps local models near the global one."
+    citation = "Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020"
+    Hyper = Hyper
+
+    def train(self, client: Client, received: Message) -> None:
+        client.train(
+            lambda batch: self.loss(client, batch), toward=received, strength=self.hyper.mu
+        )

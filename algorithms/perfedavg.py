@@ -1,0 +1,84 @@
+"""Per-FedAvg (Fallah et al., NeurIPS 2020), first-order: the server learns an initialisation that
+one gradient step adapts to a client.
+
+Each local step takes two batches: θ' = θ − α∇f(θ; B1), then θ ← θ − β∇f(θ'; B2).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import islice
+
+from pfl_bench.algorithm import Algorithm
+from pfl_bench.client import Client, Message
+from pfl_bench.federation import Batch
+from pfl_bench.hyper import knob
+
+
+@dataclass(frozen=True)
+class Hyper:
+    alpha: float | None = knob(
+        None,
+        "step size α of the adaptation; by default the learning rate η (0 is FedAvg on every "
+        "second batch)",
+        source="protocol: α = β = η",
+        off=0.0,
+        low=0,
+    )
+    beta: float | None = knob(
+        None,
+        "step size β of the meta-update; by default the learning rate η (0 never learns)",
+        source="protocol: α = β = η",
+        off=0.0,
+        low=0,
+    )
+
+
+class PerFedAvg(Algorithm):
+    title = "Per-FedAvg"
+    summary = "Learns a global initialisation that one local gradient step adapts to each client."
+    citation = (
+        "Fallah et al., Personalized Federated Learning with Theoretical Guarantees: A "
+        "Model-Agnostic Meta-Learning Approach, NeurIPS 2020"
+    )
+    scored_model = "the global model after one SGD step on one batch of the client's training data"
+    Hyper = Hyper
+
+    def impossible(self) -> str | None:
+        needed = 2 * self.task.config.batch_size
+        smallest = min(self.task.train_sizes)
+        if smallest >= needed:
+            return None
+        client = self.task.train_sizes.index(smallest)
+        return (
+            f"Per-FedAvg needs two batches ({needed} training samples) on every client and client "
+            f"{client} has {smallest}"
+        )
+
+    def train(self, client: Client, received: Message) -> None:
+        net = client.net
+        batches = client.batches(least=2)
+        for first, second in zip(batches, batches, strict=True):
+            theta = net.trainable.clone()
+            self._adapt(client, first)
+            net.train()
+            loss = self.loss(client, second)
+            gradients = net.gradients(loss)
+            net.trainable.copy_(theta)
+            net.descend(gradients, self._rate(client, self.hyper.beta))
+            client.report(loss)
+
+    def scored(self, client: Client, received: Message) -> None:
+        self.load(client, received)
+        for batch in islice(client.batches(1, purpose="adapt"), 1):
+            self._adapt(client, batch)
+
+    def _adapt(self, client: Client, batch: Batch) -> None:
+        """θ' = θ − α∇f(θ; B)."""
+        client.net.train()
+        gradients = client.net.gradients(self.loss(client, batch))
+        client.net.descend(gradients, self._rate(client, self.hyper.alpha))
+
+    @staticmethod
+    def _rate(client: Client, chosen: float | None) -> float:
+        return client.lr if chosen is None else chosen
