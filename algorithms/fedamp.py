@@ -27,7 +27,7 @@ class Hyper:
     alpha: float = knob(
         1.0,
         "step α_k as a share of σ/(N−1), the largest under which every ξ_ii lies in [0, 1] "
-        "(0 is Local)",
+        "(0 mixes nothing: each client is tied to its own last model)",
         source="pfl-bench, see its page",
         off=0.0,
         low=0,
@@ -85,19 +85,20 @@ def attention(squared: Tensor, sigma: float, alpha: float) -> Tensor:
     alpha_k = alpha * sigma / others
     xi = alpha_k * torch.exp(-squared / sigma) / sigma
     xi.fill_diagonal_(0)
-    return xi + torch.diag(1 - xi.sum(1))
+    # Rounding can bring the sum of the others a hair above 1.
+    return xi + torch.diag((1 - xi.sum(1)).clamp_min(0))
 
 
 def squared_distances(models: list[Tensor]) -> Tensor:
     """‖w_i − w_j‖² for all pairs, from one Gram matrix.
 
-    Models are centred first: their distances are small beside their norms, and the difference of
-    large numbers would lose them.
+    In double precision and centred: distances are small beside norms, and the difference of large
+    numbers would lose them.
     """
     gram = torch.zeros(len(models), len(models), dtype=torch.float64, device=models[0].device)
     for rows in _chunks(models):
-        centred = rows - rows.mean(0)
-        gram += (centred @ centred.T).double()
+        centred = rows.double() - rows.double().mean(0)
+        gram += centred @ centred.T
     norms = gram.diagonal()
     return (norms[:, None] + norms[None, :] - 2 * gram).clamp_min(0)
 

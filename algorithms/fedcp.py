@@ -110,6 +110,12 @@ class FedCP(Algorithm):
         self.aligns = hyper.gfm and hyper.lam > 0
         self.frozen = (*(("global_head",) * hyper.gh), *(("global_extractor",) * self.aligns))
 
+    def impossible(self) -> str | None:
+        smallest = min(self.task.config.batch_size, *self.task.train_sizes)
+        if self.hyper.cpn and self.hyper.norm == "batch" and smallest < 2:
+            return "FedCP with norm=batch needs batches of at least two samples on every client"
+        return None
+
     def parts(self, model: Model) -> dict[str, nn.Module]:
         hyper, parts = self.hyper, super().parts(model)
         if hyper.gh:

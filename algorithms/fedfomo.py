@@ -23,7 +23,12 @@ from pfl_bench.hyper import knob
 @dataclass(frozen=True)
 class Hyper:
     others: int = knob(
-        5, "models M sent to a client (0 is Local)", source="FedFomo", name="M", off=0, low=0
+        5,
+        "models M sent to a client (0 is Local on the data not held back)",
+        source="FedFomo",
+        name="M",
+        off=0,
+        low=0,
     )
     validation: float = knob(
         0.2,

@@ -59,10 +59,14 @@ class FedPHP(PersonalModelBeside):
         self._inherit(client)
 
     def _inherit(self, client: Client) -> None:
-        """p ← μ_t p + (1 − μ_t) θ, with t counted from 0."""
+        """p ← μ_t p + (1 − μ_t) θ, batch-norm statistics included, with t counted from 0."""
         mu_t = self.hyper.mu * (client.round - 1) / self.task.config.rounds
         for p, theta in zip(self.personal, self.shared, strict=True):
             client.net[p].lerp_(client.net[theta], 1 - mu_t)
+            for old, new in zip(
+                client.net.statistics(p), client.net.statistics(theta), strict=True
+            ):
+                old.lerp_(new, 1 - mu_t)
 
     def loss(self, client: Client, batch: Batch) -> Tensor:
         features = client.net.module("extractor")(batch.x)

@@ -45,6 +45,10 @@ class Network:
         """The module of a part, to call on a batch."""
         return self.parts[part]
 
+    def statistics(self, part: str) -> list[Tensor]:
+        """The batch-norm statistics of a part, as views of `stats`."""
+        return [buffer for _, _, buffer in _float_buffers([self.parts[part]])]
+
     def load(self, values: Mapping[str, Tensor]) -> None:
         """Copy vectors into the parts of the same names."""
         for part, value in values.items():

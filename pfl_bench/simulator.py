@@ -167,7 +167,8 @@ class Simulator:
         start = Start(nets[0].copy(nets[0].parts), nets[0].trainable.clone())
         self._fresh_state = self.algorithm.client_state(start)
         self._fresh_stats = nets[0].stats.clone()
-        average = self.config.bn_stats == "average" and self._fresh_stats.numel() > 0
+        is_shared = bool(self.algorithm.shared) and self._fresh_stats.numel() > 0
+        average = self.config.bn_stats == "average" and is_shared
         self.snapshot = Snapshot(
             0, self.algorithm.server_state(start), {}, {}, self._fresh_stats if average else None
         )
