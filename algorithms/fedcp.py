@@ -106,9 +106,9 @@ class FedCP(Algorithm):
             raise UserError(
                 "FedCP cannot take gh=false with cpn=true: the CPN needs the global head"
             )
-        self.shared = ("extractor", *(("global_head",) * hyper.gh), *(("cpn",) * hyper.cpn))
         self.aligns = hyper.gfm and hyper.lam > 0
-        self.frozen = (*(("global_head",) * hyper.gh), *(("global_extractor",) * self.aligns))
+        self.shared = _present(extractor=True, global_head=hyper.gh, cpn=hyper.cpn)
+        self.frozen = _present(global_head=hyper.gh, global_extractor=self.aligns)
 
     def impossible(self) -> str | None:
         smallest = min(self.task.config.batch_size, *self.task.train_sizes)
@@ -195,3 +195,8 @@ class FedCP(Algorithm):
         if series == "pir":
             return float(s.mean())
         return torch.quantile(s.flatten().double(), torch.tensor(QUANTILES).double()).tolist()
+
+
+def _present(**parts: bool) -> tuple[str, ...]:
+    """The names of the parts that a variant has."""
+    return tuple(name for name, is_there in parts.items() if is_there)

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -70,32 +72,27 @@ class FedFomo(Algorithm):
 
     def download(self, server: ServerState, client: int) -> Message:
         ids = self._choose(server, client)
-        models = [server["models"][n] for n in ids]
-        empty = torch.empty(0, len(server["models"][client]))
-        return {
-            "ids": torch.tensor(ids, dtype=torch.int64),
-            "models": torch.stack(models) if models else empty,
-        }
+        models = {f"model {n}": server["models"][n] for n in ids}
+        return {"ids": torch.tensor(ids, dtype=torch.int64), **models}
 
     def _choose(self, server: ServerState, client: int) -> list[int]:
         """The M models with the highest affinity among those ever sent; ties are drawn."""
-        affinity, has_sent = server["affinity"], server["has_sent"]
+        affinity, has_sent = server["affinity"][client].cpu().numpy(), server["has_sent"].tolist()
         path = ("affinity ties", int(server["round"]), client)
-        draw = torch.rand(
-            len(has_sent), generator=seeds.torch_generator(self.task.config.seed, *path)
-        ).tolist()
-        known = [n for n in range(len(has_sent)) if has_sent[n] and n != client]
-        known.sort(key=lambda n: (-float(affinity[client, n]), draw[n]))
-        return sorted(known[: self.hyper.others])
+        draw = seeds.numpy_generator(self.task.config.seed, *path).random(len(has_sent))
+        nearest_first = np.lexsort((draw, -affinity)).tolist()
+        known = (n for n in nearest_first if has_sent[n] and n != client)
+        return sorted(islice(known, self.hyper.others))
 
     def load(self, client: Client, received: Message) -> None:
         client.net.load(client.state)
 
     def train(self, client: Client, received: Message) -> None:
         validation, rest = self._hold_back(client)
-        models = received["models"].to(client.net.vector.device)
+        models = [received[f"model {n}"] for n in received["ids"].tolist()]
         weights = self._weigh(client, models, validation)
-        client.net.trainable.add_(weights @ (models - client.net.trainable))
+        own = client.net.trainable
+        own.add_(sum(w * (model - own) for w, model in zip(weights.tolist(), models, strict=True)))
         client.memo["weights"], client.memo["ids"] = weights, received["ids"]
         client.train(lambda batch: self.loss(client, batch), batches=client.batches(of=rest))
 
@@ -107,7 +104,7 @@ class FedFomo(Algorithm):
         held = min(max(1, round(self.hyper.validation * client.samples)), client.samples - 1)
         return order[:held].sort().values, order[held:].sort().values
 
-    def _weigh(self, client: Client, models: Tensor, validation: Tensor) -> Tensor:
+    def _weigh(self, client: Client, models: list[Tensor], validation: Tensor) -> Tensor:
         """The normalised weights of the received models; zeros where none helps."""
         net, own = client.net, client.net.trainable.clone()
 
@@ -116,16 +113,16 @@ class FedFomo(Algorithm):
             return client.evaluate(lambda x: self.predict(client, x), "train", validation).loss
 
         own_loss = loss_of(own)
-        gains = torch.tensor([own_loss - loss_of(model) for model in models], device=own.device)
+        gains = torch.tensor([own_loss - loss_of(model) for model in models])
+        distances = torch.tensor([float((model - own).norm()) for model in models])
         net.trainable.copy_(own)
-        weights = first_order_weights(gains, (models - own).norm(dim=1))
-        return weights.to(own.dtype)
+        return first_order_weights(gains, distances)
 
     def upload(self, client: Client) -> Message:
         return {
             "model": client.net.trainable.clone(),
             "ids": client.memo["ids"],
-            "weights": client.memo["weights"].cpu(),
+            "weights": client.memo["weights"],
         }
 
     def aggregate(self, server: ServerState, uploads: Iterator[Upload]) -> ServerState:
@@ -134,7 +131,7 @@ class FedFomo(Algorithm):
         for upload in uploads:
             models[upload.client] = upload.message["model"]
             has_sent[upload.client] = True
-            affinity[upload.client, upload.message["ids"]] += upload.message["weights"]
+            affinity[upload.client, upload.message["ids"]] += upload.message["weights"].to(affinity)
         return {
             "models": models,
             "has_sent": has_sent,

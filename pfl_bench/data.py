@@ -14,6 +14,7 @@ import hashlib
 import importlib
 import importlib.metadata
 import json
+import logging
 import pkgutil
 import re
 from collections.abc import Callable, Iterator
@@ -28,6 +29,8 @@ from pfl_bench.datasets import convert
 from pfl_bench.errors import UserError, unknown
 from pfl_bench.files import write_atomically
 from pfl_bench.paths import cache_dir
+
+log = logging.getLogger(__name__)
 
 SOURCES = ("standin", "real")
 ENTRY_POINTS = "pfl_bench.datasets"
@@ -293,12 +296,14 @@ def _standin_file(spec: DatasetSpec) -> Path:
     key = hashlib.sha256(spec.standin_key.encode()).hexdigest()[:16]
     path = cache_dir() / "standins" / f"{spec.name}-{key}.npz"
     if not path.exists():
-        _render(spec.standin, path)
+        _render(spec, path)
     return path
 
 
-def _render(standin: Callable[[], Arrays], path: Path) -> None:
-    x, y, vocabulary = standin()
+def _render(spec: DatasetSpec, path: Path) -> None:
+    assert spec.standin is not None
+    log.info("Drawing the stand-in of %s, once.", spec.title)
+    x, y, vocabulary = spec.standin()
     arrays = {"x": x, "y": y}
     if vocabulary is not None:
         arrays["vocabulary"] = np.array(vocabulary)
@@ -315,7 +320,7 @@ def _assemble(name: str, source: str, path: Path) -> Dataset:
     """Read a file, and remember its card for the next time."""
     before = _stamp(path)
     if source == "standin":
-        x, y, vocabulary = _read_standin(path)
+        x, y, vocabulary = _read_standin(name, path)
     elif path.suffix == ".csv":
         x, y, vocabulary = _read_text(path)
     else:
@@ -328,13 +333,19 @@ def _assemble(name: str, source: str, path: Path) -> Dataset:
     return dataset
 
 
-def _read_standin(path: Path) -> Arrays:
+def _read_standin(name: str, path: Path) -> Arrays:
+    """The cached rendering; a damaged one is drawn again."""
     try:
-        arrays = convert.read_arrays(path)
-        vocabulary = arrays.get("vocabulary")
-        return arrays["x"], arrays["y"], None if vocabulary is None else int(vocabulary)
+        return _standin_arrays(path)
     except (UserError, KeyError):
-        raise UserError(f"the cached stand-in {path} is damaged: delete it") from None
+        _render(specs()[name], path)
+        return _standin_arrays(path)
+
+
+def _standin_arrays(path: Path) -> Arrays:
+    arrays = convert.read_arrays(path)
+    vocabulary = arrays.get("vocabulary")
+    return arrays["x"], arrays["y"], None if vocabulary is None else int(vocabulary)
 
 
 def _read_text(path: Path) -> Arrays:
@@ -348,6 +359,7 @@ def _read_text(path: Path) -> Arrays:
         kept = convert.read_arrays(cached)
         x = text.pad(kept["tokens"], kept["lengths"])
         return x, kept["y"], int(kept["vocabulary"])
+    log.info("Tokenising %s, once.", path)
     table = text.read_table(path)
     y = text.number_classes(table.labels, path)
     encoded = text.encode(table.texts)

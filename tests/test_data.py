@@ -536,3 +536,11 @@ def test_the_real_mnist_passes_every_check(folder: Path) -> None:
     (folder / "mnist.npz").symlink_to(source)
     card = data.card("mnist", "real", folder)
     assert (card.samples, card.smallest_class, card.largest_class) == (70_000, 6_313, 7_877)
+
+
+def test_a_damaged_standin_is_drawn_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PFL_BENCH_CACHE", str(tmp_path))
+    whole = data.load("agnews", "standin", tmp_path)
+    (cached,) = (tmp_path / "standins").iterdir()
+    cached.write_bytes(cached.read_bytes()[:100])
+    assert data.load("agnews", "standin", tmp_path).fingerprint == whole.fingerprint

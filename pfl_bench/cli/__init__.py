@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from typing import Any
 
@@ -45,6 +46,17 @@ def main() -> None:
     pfl-bench list algos
     pfl-bench results list
     """
+    _show_notices()
+
+
+def _show_notices() -> None:
+    """Let the package say on stderr what takes a while; nothing of other libraries."""
+    log = logging.getLogger("pfl_bench")
+    if not log.handlers:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(message)s"))
+        log.addHandler(handler)
+    log.setLevel(logging.INFO)
 
 
 data.add_command(partition)

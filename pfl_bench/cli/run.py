@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -77,6 +78,8 @@ def run(
     from pfl_bench.settings import load_profile
     from pfl_bench.store import Store
 
+    if quiet or as_json:
+        logging.getLogger("pfl_bench").setLevel(logging.WARNING)
     for plugin in plugins:
         load_plugin(Path(plugin))
     choose_device(device)
