@@ -7,8 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
+
+
+@pytest.fixture(autouse=True)
+def same_global_seed() -> None:
+    """The product never draws from torch's global state; modules that a test builds itself do."""
+    torch.manual_seed(0)
 
 
 @pytest.fixture(scope="session", autouse=True)
