@@ -42,6 +42,7 @@ class RunConfig:
     bn_stats: str  # "local" or "average"
     seed: int
     record: tuple[str, ...]
+    plugin: str | None = None  # fingerprint of the code, where the algorithm is not built in
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values, the same after a trip through a file."""

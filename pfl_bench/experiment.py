@@ -16,11 +16,15 @@ from pfl_bench.datasets.pfllib import read_pfllib
 from pfl_bench.errors import UserError, unknown
 from pfl_bench.hyper import as_dict, resolve
 from pfl_bench.models import MODELS, model_spec
-from pfl_bench.registry import load_algorithm
+from pfl_bench.registry import load_algorithm, plugin_fingerprint
 from pfl_bench.settings import Profile, Settings, checked, merge, parse_ratio
 from pfl_bench.simulator import RECORDABLE
 
 PFLLIB = "pfllib:"
+_DECIDED_BY_PFLLIB = (
+    "dataset", "source", "fraction", "setting", "beta", "clients", "of", "classes_per_client",
+    "partition_seed",
+)  # fmt: skip
 
 
 def configure(
@@ -31,6 +35,8 @@ def configure(
 ) -> RunConfig:
     """The configuration of a run from what the user chose; raises UserError where it cannot be."""
     chosen = checked(chosen, "this run")
+    for model in profile.models:
+        model_spec(model)  # a misspelt one would never apply and nobody would notice
     partition = chosen.get("partition")
     if partition is not None:
         return _configure_pfllib(profile, chosen, hyper, _pfllib_path(partition))
@@ -43,34 +49,36 @@ def configure(
     _check_consistency(settings, chosen)
     practical, pathological = (settings.setting == s for s in ("practical", "pathological"))
     per_client = settings.classes_per_client or spec.classes_per_client
-    return _config(
+    config = _config(
         settings,
         hyper,
         dataset=name,
         source=source,
-        data_fingerprint=data.fingerprint(name, source, data_dir),
+        data_fingerprint="",
         setting=settings.setting,
         beta=(settings.beta or 0.1) if practical else None,
         clients=settings.clients,
         sampled_from=settings.of if settings.of != settings.clients else None,
         classes_per_client=per_client if pathological else None,
     )
+    # Last, because a stand-in may have to be drawn for it: a mistake is told before that.
+    return replace(config, data_fingerprint=data.fingerprint(name, source, data_dir))
 
 
 def _configure_pfllib(
     profile: Profile, chosen: Mapping[str, Any], hyper: Mapping[str, Any], path: Path
 ) -> RunConfig:
     """A partition from outside brings its own data and decides all that belongs to it."""
-    for key in ("dataset", "source", "fraction", "setting", "beta", "clients", "of"):
+    for key in _DECIDED_BY_PFLLIB:
         if key in chosen:
             raise UserError(
-                f"--{key} {chosen[key]} cannot be set: the partition {str(path)!r} decides it"
+                f"{key} cannot be {chosen[key]!r}: the partition {str(path)!r} decides it"
             )
     dataset, partition = _pfllib(path)
     default_model = next(n for n, spec in MODELS.items() if spec.kind == dataset.kind)
     settings = merge(profile, {**chosen, "dataset": dataset.name}, default_model=default_model)
     return _config(
-        replace(settings, fraction=1.0),
+        replace(settings, fraction=1.0, partition_seed=Settings().partition_seed),
         hyper,
         dataset=dataset.name,
         source="pfllib",
@@ -106,6 +114,7 @@ def _config(settings: Settings, hyper: Mapping[str, Any], **facts: Any) -> RunCo
         bn_stats=settings.bn_stats,
         seed=settings.seed,
         record=record,
+        plugin=plugin_fingerprint(settings.algo),
         **facts,
     )
 

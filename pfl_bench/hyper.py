@@ -31,7 +31,9 @@ class Knob:
     choices: Sequence[Any] | None
 
     def default_for(self, model: str) -> Any:
-        return self.by_model.get(model, self.default)
+        """The default in this knob's type: 1 and 1.0 must not name two results."""
+        value = self.by_model.get(model, self.default)
+        return None if value is None else _CONVERTERS[self.kind](value)
 
     @property
     def allowed(self) -> str:

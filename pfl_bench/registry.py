@@ -1,26 +1,47 @@
 """Where algorithms come from: this package, installed packages, a file named on the command line.
 
-An algorithm is known by the name of its module. A plugin that fails to import is named with its
-error and does not take the others down.
+An algorithm is known by the name of its module, its entry point or its file. A plugin that cannot
+be used is named with the reason when it is asked for, and does not take the others down. What an
+algorithm must hold once it runs is the business of `pfl_bench.conformance`.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import importlib
 import importlib.metadata
 import importlib.util
+import inspect
 import pkgutil
-from collections.abc import Callable
-from functools import cache, partial
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from pfl_bench.algorithm import Algorithm
 from pfl_bench.errors import UserError, unknown
+from pfl_bench.hyper import knobs
 
 ENTRY_POINTS = "pfl_bench.algorithms"
 
-_from_files: dict[str, tuple[Path, type[Algorithm]]] = {}
+_DESCRIPTION = ("title", "summary", "citation")
+_KNOB_KINDS = (bool, int, float, str)
+
+
+@dataclass(frozen=True)
+class Source:
+    """One place that offers an algorithm."""
+
+    where: str
+    load: Callable[[], Any]
+    """Gives a module or a class; may raise whatever a plugin's code raises."""
+
+
+_files: dict[str, tuple[Path, type[Algorithm]]] = {}
 
 
 def algorithm_names() -> list[str]:
@@ -33,57 +54,48 @@ def load_algorithm(name: str) -> type[Algorithm]:
     sources = _sources()
     if name not in sources:
         raise unknown("algorithm", name, sources)
-    try:
-        return sources[name]()
-    except UserError:
-        raise
-    except Exception as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise UserError(f"the plugin {name!r} cannot be imported: {reason}") from error
+    if len(sources[name]) > 1:
+        places = " and ".join(source.where for source in sources[name])
+        raise UserError(f"two plugins bear the name {name!r}: {places}; remove or rename one")
+    return _load(name, sources[name][0])
 
 
 def load_plugin(path: Path) -> str:
-    """Make the algorithm in a file available under the file's name; return that name."""
+    """Make the algorithm in a file available under the file's name; return that name.
+
+    The file is read once: naming it again changes nothing.
+    """
     path = path.expanduser().resolve()
     name = path.stem
+    if name in _files and _files[name][0] == path:
+        return name
     if not path.is_file():
         raise UserError(f"there is no plugin file {str(path)!r}")
-    if name in _from_files and _from_files[name][0] == path:
-        return name
-    if name in _sources():
-        raise UserError(f"the plugin file {str(path)!r} bears a name that is taken: {name!r}")
-    specification = importlib.util.spec_from_file_location(f"pfl_bench_plugin_{name}", path)
-    if specification is None or specification.loader is None:
-        raise UserError(f"the plugin file {str(path)!r} is not a Python file")
-    module = importlib.util.module_from_spec(specification)
-    try:
-        specification.loader.exec_module(module)
-    except Exception as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise UserError(f"the plugin file {str(path)!r} fails to import: {reason}") from error
-    _from_files[name] = (path, algorithm_of(module))
+    if path.suffix != ".py":
+        raise UserError(f"the plugin {str(path)!r} is not a Python file; allowed: NAME.py")
+    if taken := _sources().get(name):
+        raise UserError(
+            f"the plugin {str(path)!r} bears a name that is taken: {name!r} is {taken[0].where}; "
+            "rename the file"
+        )
+    _files[name] = (path, _load(name, Source(f"the file {str(path)!r}", partial(_execute, path))))
     return name
 
 
-def algorithm_of(module: ModuleType) -> type[Algorithm]:
-    """The one algorithm that a module defines."""
-    found = [
-        value
-        for value in vars(module).values()
-        if isinstance(value, type)
-        and issubclass(value, Algorithm)
-        and value.__module__ == module.__name__
-    ]
-    if len(found) != 1:
-        names = ", ".join(c.__name__ for c in found) or "none"
-        raise UserError(
-            f"a plugin defines exactly one subclass of Algorithm; {module.__name__} has: {names}"
-        )
-    return found[0]
+def plugin_fingerprint(name: str) -> str | None:
+    """16 hexadecimal digits over the file that a plugin lies in; None for a built-in algorithm.
+
+    An edited plugin is another method: its earlier results must not be taken for its own.
+    """
+    kind = load_algorithm(name)
+    if kind.__module__.startswith("pfl_bench.algorithms."):
+        return None
+    source = inspect.getsourcefile(kind)
+    return hashlib.sha256(Path(source).read_bytes()).hexdigest()[:16] if source else "no source"
 
 
 def broken_plugins() -> dict[str, str]:
-    """Plugins that cannot be imported, with their errors."""
+    """Plugins that cannot be used, with the reasons."""
     broken = {}
     for name in algorithm_names():
         try:
@@ -93,41 +105,117 @@ def broken_plugins() -> dict[str, str]:
     return broken
 
 
-def _sources() -> dict[str, Callable[[], type[Algorithm]]]:
-    sources = dict(_installed())
-    sources.update({name: partial(_identity, kind) for name, (_, kind) in _from_files.items()})
+# --- finding --------------------------------------------------------------------------------------
+
+
+def _sources() -> dict[str, list[Source]]:
+    """Everything on offer by name. Nothing is imported yet."""
+    sources: dict[str, list[Source]] = {}
+    for name, source in (*_built_in(), *_installed(), *_from_files()):
+        sources.setdefault(name, []).append(source)
     return sources
 
 
-def _identity(kind: type[Algorithm]) -> type[Algorithm]:
+def _built_in() -> Iterator[tuple[str, Source]]:
+    import pfl_bench.algorithms as package
+
+    for info in pkgutil.iter_modules(package.__path__):
+        module = f"{package.__name__}.{info.name}"
+        yield info.name, Source("the built-in one", partial(importlib.import_module, module))
+
+
+def _installed() -> Iterator[tuple[str, Source]]:
+    for point in importlib.metadata.entry_points(group=ENTRY_POINTS):
+        package = point.dist.name if point.dist else "an unnamed package"
+        yield point.name, Source(f"{point.value} of the package {package}", point.load)
+
+
+def _from_files() -> Iterator[tuple[str, Source]]:
+    for name, (path, kind) in _files.items():
+        yield name, Source(f"the file {str(path)!r}", partial(_already_loaded, kind))
+
+
+def _already_loaded(kind: type[Algorithm]) -> type[Algorithm]:
     return kind
 
 
-@cache
-def _installed() -> dict[str, Callable[[], type[Algorithm]]]:
-    """Loaders of the built-in algorithms and of those that installed packages bring."""
-    import pfl_bench.algorithms as builtin
-
-    loaders: dict[str, Callable[[], type[Algorithm]]] = {}
-    for info in pkgutil.iter_modules(builtin.__path__):
-        loaders[info.name] = _module_loader(f"{builtin.__name__}.{info.name}")
-    for point in importlib.metadata.entry_points(group=ENTRY_POINTS):
-        if point.name in loaders:
-            raise UserError(
-                f"two plugins bear the name {point.name!r}: one of them is {point.value} from "
-                f"{point.dist.name if point.dist else 'an unknown package'}; uninstall one"
-            )
-        loaders[point.name] = _entry_loader(point)
-    return loaders
+# --- loading --------------------------------------------------------------------------------------
 
 
-def _module_loader(module: str) -> Callable[[], type[Algorithm]]:
-    return lambda: algorithm_of(importlib.import_module(module))
+def _load(name: str, source: Source) -> type[Algorithm]:
+    """The algorithm of a source, or one sentence on why there is none."""
+    try:
+        offered = source.load()
+    except (Exception, SystemExit) as error:  # a plugin's code raises what it likes
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UserError(
+            f"the plugin {name!r} ({source.where}) fails to import: {reason}"
+        ) from error
+    try:
+        kind = _only_algorithm(offered) if isinstance(offered, ModuleType) else offered
+        _check(name, kind)
+    except UserError as error:
+        raise UserError(f"the plugin {name!r} ({source.where}) cannot be used: {error}") from None
+    return kind
 
 
-def _entry_loader(point: importlib.metadata.EntryPoint) -> Callable[[], type[Algorithm]]:
-    def load() -> type[Algorithm]:
-        target = point.load()
-        return algorithm_of(target) if isinstance(target, ModuleType) else target
+def _execute(path: Path) -> ModuleType:
+    """The module of a file, known to Python as an imported one is: dataclasses look it up."""
+    name = f"pfl_bench_plugin_{path.stem}"
+    specification = importlib.util.spec_from_file_location(name, path)
+    assert specification is not None and specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    sys.modules[name] = module
+    try:
+        specification.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
 
-    return load
+
+def _only_algorithm(module: ModuleType) -> type[Algorithm]:
+    """The one algorithm that a module defines; a name with an underscore is a helper's."""
+    found = [
+        value
+        for name, value in vars(module).items()
+        if isinstance(value, type)
+        and issubclass(value, Algorithm)
+        and value.__module__ == module.__name__
+        and not name.startswith("_")
+    ]
+    if len(found) != 1:
+        names = ", ".join(kind.__name__ for kind in found) or "none"
+        raise UserError(f"it must define exactly one subclass of Algorithm and defines {names}")
+    return found[0]
+
+
+def _check(name: str, kind: Any) -> None:
+    """Refuse what would fail later, where the message could no longer say why."""
+    if not name.isidentifier():
+        raise UserError("its name must be letters, digits and underscores")
+    if not (isinstance(kind, type) and issubclass(kind, Algorithm)):
+        raise UserError(f"{kind!r} is not a subclass of Algorithm")
+    for attribute in _DESCRIPTION:
+        text = getattr(kind, attribute, None)
+        if not isinstance(text, str) or not text.strip():
+            raise UserError(f"{kind.__name__} must say its {attribute}")
+    _check_hyper(kind)
+
+
+def _check_hyper(kind: type[Algorithm]) -> None:
+    declared = kind.Hyper
+    where = f"{kind.__name__}.Hyper"
+    if not dataclasses.is_dataclass(declared):
+        raise UserError(f"{where} must be a dataclass")
+    plain = [f.name for f in dataclasses.fields(declared) if "meaning" not in f.metadata]
+    if plain:
+        raise UserError(f"the fields of {where} are made with knob(); {', '.join(plain)} is not")
+    try:
+        declared_knobs = knobs(declared)
+    except (NameError, TypeError) as error:
+        raise UserError(f"the types of {where} cannot be read: {error}") from None
+    for field, knob in declared_knobs.items():
+        if knob.kind not in _KNOB_KINDS:
+            allowed = ", ".join(k.__name__ for k in _KNOB_KINDS)
+            raise UserError(f"{where}.{field} is of type {knob.kind!r}; allowed: {allowed}")

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pfl_bench.config import RunConfig
+from pfl_bench.datasets.partition import Partition
 from pfl_bench.errors import UserError, unknown
 from pfl_bench.experiment import load_data
 from pfl_bench.records import RoundRecord
@@ -35,6 +36,8 @@ class Options:
     workers: int | None = None
     device: str = "auto"
     fresh: bool = False
+    timed: bool = False
+    """The run has the machine to itself and a process of its own, and its times are wanted."""
     checkpoint_every: int | None = None
     """Save after this many rounds instead of by time."""
 
@@ -57,21 +60,28 @@ def execute(
 ) -> StoredRun:
     """The result of `config`: stored, or computed now and stored."""
     watcher = watcher or Watcher()
-    if not options.fresh and (stored := store.find(config)):
+    stored = store.find(config)
+    if stored is not None and _serves(stored, options):
         return stored
+    simulator, partition = _prepare(config, options)
     with store.open(config) as writer:
+        if writer.finished and _serves(writer.finished, options):
+            return writer.finished  # by another process, while this one waited
         if options.fresh:
             writer.discard()
-        elif writer.finished:  # by another process, while this one waited
-            return writer.finished
         for note in writer.notes:
             watcher.on_note(note)
-        return _simulate(config, writer, options, watcher)
+        return _simulate(simulator, partition, writer, options, watcher)
 
 
-def _simulate(
-    config: RunConfig, writer: RunWriter, options: Options, watcher: Watcher
-) -> StoredRun:
+def _serves(stored: StoredRun, options: Options) -> bool:
+    """Whether a stored result answers what is asked."""
+    is_timed = bool((stored.summary or {}).get("timed"))
+    return not options.fresh and (is_timed or not options.timed)
+
+
+def _prepare(config: RunConfig, options: Options) -> tuple[Simulator, Partition]:
+    """The run in memory, before the store is touched: what is refused here leaves no trace."""
     dataset, partition = load_data(config, options.data_dir, options.partition)
     simulator = Simulator(
         config,
@@ -80,12 +90,23 @@ def _simulate(
         workers=options.workers or default_workers(),
         device=choose_device(options.device),
     )
+    if not simulator.impossible:
+        simulator.prepare()
+    return simulator, partition
+
+
+def _simulate(
+    simulator: Simulator,
+    partition: Partition,
+    writer: RunWriter,
+    options: Options,
+    watcher: Watcher,
+) -> StoredRun:
     if reason := simulator.impossible:
         return writer.finish("skipped", reason)
-    simulator.prepare()
+    config, records = simulator.config, writer.records
     if writer.checkpoint is not None:
         simulator.resume(writer.checkpoint.round, writer.checkpoint.tensors)
-    records = writer.records
     watcher.on_start(config, records)
     saver = _Saver(simulator, writer, options.checkpoint_every)
     try:
@@ -100,7 +121,12 @@ def _simulate(
         saver.save()
         raise
     status = "diverged" if simulator.diverged else "finished"
-    extra = {"partition_fingerprint": partition.fingerprint, "device": str(simulator.device)}
+    extra = {
+        "partition_fingerprint": partition.fingerprint,
+        "device": str(simulator.device),
+        "workers": simulator.workers,
+        "timed": options.timed,
+    }
     return writer.finish(status, simulator.diverged, extra)
 
 
@@ -111,10 +137,12 @@ class _Saver:
         self._simulator, self._writer, self._every = simulator, writer, every
         self._last = time.monotonic()
         self._wait = CHECKPOINT_SECONDS
+        self._recorded = simulator.snapshot
         self._saved_round = simulator.snapshot.round
 
     def after_round(self) -> None:
-        round = self._simulator.snapshot.round
+        self._recorded = self._simulator.snapshot
+        round = self._recorded.round
         if round == self._simulator.config.rounds:
             return
         if self._every is not None:
@@ -125,10 +153,12 @@ class _Saver:
             self.save()
 
     def save(self) -> None:
-        """Save the last whole round if its record is stored: an interruption can fall between."""
-        snapshot, records = self._simulator.snapshot, self._writer.records
-        is_recorded = bool(records) and records[-1].round == snapshot.round
-        if snapshot.round == self._saved_round or not is_recorded:
+        """Save the last round whose record is stored. An interruption can fall into the next one
+        (the simulator's snapshot may then be ahead of the records) or just before `after_round`."""
+        last = self._writer.records[-1].round if self._writer.records else None
+        candidates = (self._simulator.snapshot, self._recorded)
+        snapshot = next((each for each in candidates if each.round == last), None)
+        if snapshot is None or last == self._saved_round or self._simulator.diverged:
             return
         began = time.monotonic()
         tensors = {name: value.cpu() for name, value in snapshot.tensors().items()}

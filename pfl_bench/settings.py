@@ -121,11 +121,22 @@ def _read_profile(path: Path) -> Profile:
     for key in content:
         if key not in parts:
             raise UserError(f"{str(path)!r}: {unknown('key', key, parts)}")
-    run = content.get("run") or {}
-    datasets, models = content.get("datasets") or {}, content.get("models") or {}
+    run = _block(content, "run", path)
+    datasets, models = (
+        {name: _block(part, name, path) for name in part}
+        for part in (_block(content, "datasets", path), _block(content, "models", path))
+    )
     for block in (run, *datasets.values(), *models.values()):
         checked(block, str(path))
     return Profile(path.stem, str(content.get("about", "")).strip(), run, datasets, models)
+
+
+def _block(content: Mapping[str, Any], name: str, path: Path) -> dict[str, Any]:
+    """The mapping under `name`, empty where there is none."""
+    block = content.get(name) or {}
+    if not isinstance(block, dict):
+        raise UserError(f"{str(path)!r}: {name} must hold names and values, not {block!r}")
+    return block
 
 
 def checked(values: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -148,7 +159,8 @@ def checked(values: Mapping[str, Any], where: str) -> dict[str, Any]:
 def merge(profile: Profile, chosen: Mapping[str, Any], default_model: str) -> Settings:
     """The settings of a run; `chosen` (already checked) wins over the profile."""
     dataset = chosen.get("dataset", profile.run.get("dataset", SETTINGS["dataset"].default))
-    model = chosen.get("model") or default_model
+    said = {**profile.run, **profile.datasets.get(dataset, {}), **chosen}
+    model = said.get("model") or default_model
     layers = (
         profile.run,
         profile.datasets.get(dataset, {}),

@@ -240,11 +240,11 @@ class Simulator:
                 self._load_stats(client.net, index)
             message = self.algorithm.local_update(client, received)
             stats = client.net.stats.clone() if client.net.stats.numel() else None
-            if convergence is not None:
-                convergence["after"] = self._losses(client)
             score = None
             if self.algorithm.scores_after_training and self._is_evaluated(round):
                 score = self._score(client)
+            if convergence is not None:
+                convergence["after"] = self._losses(client)
             if self.snapshot.server_stats is not None and stats is not None:
                 message = {**message, "stats": stats}
                 received = {**received, "stats": self.snapshot.server_stats}

@@ -1,175 +1,179 @@
-"""What every algorithm must hold, found by discovery: a new one is tested without an edit here."""
+"""What every algorithm must hold, found by discovery: a new one is tested without an edit here.
+
+And the other way round: an algorithm that breaks a rule fails the test of that rule.
+"""
 
 from __future__ import annotations
 
-import gc
-import random
-from itertools import islice
+from pathlib import Path
+from textwrap import dedent, indent
 
-import numpy as np
 import pytest
-import torch
-from toy import toy_config, toy_dataset, toy_run, toy_simulator
 
-from pfl_bench.client import ClientState
-from pfl_bench.hyper import knobs
-from pfl_bench.records import RoundRecord, same_result
-from pfl_bench.registry import algorithm_names, load_algorithm
-from pfl_bench.simulator import Simulator
-
-ALGORITHMS = algorithm_names()
+from pfl_bench import registry
+from pfl_bench.conformance import AlgorithmConformance
+from pfl_bench.registry import algorithm_names, load_plugin
+from pfl_bench.testing import toy_config, toy_run
 
 
-def assert_same(left: list[RoundRecord], right: list[RoundRecord]) -> None:
-    assert len(left) == len(right)
-    for a, b in zip(left, right, strict=True):
-        assert same_result(a, b), f"round {a.round} differs"
+class TestEveryAlgorithm(AlgorithmConformance):
+    @pytest.fixture(params=algorithm_names())
+    def algo(self, request: pytest.FixtureRequest) -> str:
+        return request.param
 
 
-@pytest.fixture(params=ALGORITHMS)
-def algo(request: pytest.FixtureRequest) -> str:
-    return request.param
+class TestFedCPWithNoise(AlgorithmConformance):
+    name = "fedcp"
+    hyper = {"gumbel": True, "score": "after"}
 
 
-@pytest.mark.parametrize("workers", [2, 3])
-def test_worker_count_changes_no_bit(algo: str, workers: int) -> None:
-    config = toy_config(algo, joining_ratio=(0.5, 1.0))
-    assert_same(toy_run(config, workers=1), toy_run(config, workers=workers))
+CONFORMANCE = AlgorithmConformance()
 
 
-def test_resuming_from_any_round_changes_no_bit(algo: str) -> None:
-    config = toy_config(algo, rounds=4, joining_ratio=(0.5, 1.0))
-    whole = toy_run(config)
-    cut = random.Random(algo).randint(1, 3)
-    first = toy_simulator(config)
-    before = list(islice(first.rounds(), cut))
-    tensors = {name: value.clone() for name, value in first.snapshot.tensors().items()}
-    second = toy_simulator(config)
-    second.resume(cut, tensors)
-    assert_same(whole, [*before, *second.rounds()])
+@pytest.fixture(autouse=True)
+def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_files", dict(registry._files))
 
 
-def test_another_seed_gives_another_result(algo: str) -> None:
-    left, right = (toy_run(toy_config(algo, rounds=1, seed=seed)) for seed in (0, 1))
-    assert left[0].train_loss != right[0].train_loss
+def plugin(folder: Path, name: str, body: str) -> str:
+    """An algorithm that differs from FedAvg by the lines of `body`."""
+    lines = """
+        import numpy, random, torch
+        from pfl_bench.algorithm import Algorithm
+
+        class Rogue(Algorithm):
+            title = summary = citation = "Rogue"
+        """
+    path = folder / f"{name}.py"
+    path.write_text(dedent(lines) + indent(dedent(body), "    "))
+    return load_plugin(path)
 
 
-def test_bytes_counted_are_the_tensors_sent(algo: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    kind = load_algorithm(algo)
-    sent = {"up": 0, "down": 0}
-
-    def weigh(direction: str, message: dict[str, torch.Tensor]) -> None:
-        for tensor in message.values():
-            sent[direction] += tensor.detach().contiguous().numpy().nbytes
-
-    original = kind.local_update
-
-    def spying(self: object, client: object, received: dict[str, torch.Tensor]) -> object:
-        weigh("down", received)
-        upload = original(self, client, received)  # type: ignore[arg-type]
-        weigh("up", upload)
-        return upload
-
-    monkeypatch.setattr(kind, "local_update", spying)
-    records = toy_run(toy_config(algo))
-    assert sent["up"] == sum(record.bytes_up for record in records)
-    assert sent["down"] == sum(record.bytes_down for record in records)
-
-
-def test_declared_client_state_is_all_that_survives(
-    algo: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("library", "draw"),
+    [("torch", "torch.rand(())"), ("numpy", "numpy.random.rand()"), ("random", "random.random()")],
+)
+def test_randomness_from_a_global_generator_is_noticed(
+    tmp_path: Path, library: str, draw: str
 ) -> None:
-    """Filling the workspace with NaN before each job must not change a bit."""
-    config = toy_config(algo)
-    clean = toy_run(config)
-    original = Simulator._load_stats
-
-    def poisoned(self: Simulator, net: object, index: int) -> None:
-        net.vector.fill_(float("nan"))  # type: ignore[attr-defined]
-        original(self, net, index)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(Simulator, "_load_stats", poisoned)
-    assert_same(clean, toy_run(config))
-
-
-def test_undeclared_client_state_is_refused(algo: str) -> None:
-    simulator = toy_simulator(toy_config(algo))
-    state = ClientState(simulator._fresh_state, {})
-    with pytest.raises(KeyError, match="not declared"):
-        state["smuggled"] = torch.zeros(1)
+    algo = plugin(
+        tmp_path,
+        f"rogue_{library}",
+        f"""
+        def loss(self, client, batch):
+            return super().loss(client, batch) * {draw}
+        """,
+    )
+    with pytest.raises(AssertionError, match=f"was used of: {library}$"):
+        CONFORMANCE.test_global_random_state_is_left_alone(algo)
+    with pytest.raises(AssertionError, match="differs"):
+        CONFORMANCE.test_global_random_state_has_no_influence(algo)
 
 
-def test_training_loss_goes_down(algo: str) -> None:
-    records = toy_run(toy_config(algo, rounds=6))
-    assert records[-1].train_loss < records[0].train_loss
+def test_state_that_no_checkpoint_holds_is_noticed(tmp_path: Path) -> None:
+    algo = plugin(
+        tmp_path,
+        "rogue_counter",
+        """
+        calls = 0
+
+        def aggregate(self, server, uploads):
+            self.calls += 1
+            return super().aggregate(server, uploads)
+
+        def loss(self, client, batch):
+            return super().loss(client, batch) / (1 + self.calls)
+        """,
+    )
+    reference = toy_run(CONFORMANCE._partly_joined(algo))
+    with pytest.raises(AssertionError, match="differs"):
+        CONFORMANCE.test_resuming_from_any_round_changes_no_bit(algo, reference)
 
 
-def test_global_random_state_is_left_alone(algo: str) -> None:
-    torch.manual_seed(1)
-    np.random.seed(1)
-    random.seed(1)
-    before = torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()
-    toy_run(toy_config(algo, rounds=1))
-    assert torch.equal(before[0], torch.get_rng_state())
-    assert np.array_equal(before[1], np.random.get_state()[1])
-    assert before[2] == random.getstate()
+def test_reading_what_another_client_left_in_the_workspace_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    algo = plugin(tmp_path, "rogue_workspace", 'shared = ("extractor",)')
+    reference = toy_run(CONFORMANCE._partly_joined(algo))
+    with pytest.raises(AssertionError, match=r"differs|rounds against"):
+        CONFORMANCE.test_declared_client_state_is_all_that_survives(algo, reference, monkeypatch)
 
 
-def test_global_random_state_has_no_influence(algo: str) -> None:
-    config = toy_config(algo, rounds=1)
-    torch.manual_seed(1)
-    left = toy_run(config)
-    torch.manual_seed(2)
-    assert_same(left, toy_run(config))
+def test_changing_the_servers_state_in_place_is_noticed(tmp_path: Path) -> None:
+    algo = plugin(
+        tmp_path,
+        "rogue_in_place",
+        """
+        def aggregate(self, server, uploads):
+            for name, value in super().aggregate(server, uploads).items():
+                server[name].copy_(value)
+            return server
+        """,
+    )
+    with pytest.raises(AssertionError, match="changed in place"):
+        CONFORMANCE.test_messages_and_states_are_never_changed_in_place(algo)
 
 
-def test_messages_and_states_are_never_changed_in_place(algo: str) -> None:
-    simulator = toy_simulator(toy_config(algo, rounds=4))
-    rounds = simulator.rounds()
-    next(rounds), next(rounds)
-    tensors = simulator.snapshot.tensors()
-    copies = {name: value.clone() for name, value in tensors.items()}
-    next(rounds)
-    assert all(torch.equal(tensors[name], copies[name]) for name in tensors)
+def test_keeping_a_model_per_client_in_secret_is_noticed(tmp_path: Path) -> None:
+    algo = plugin(
+        tmp_path,
+        "rogue_hoard",
+        """
+        def upload(self, client):
+            hoard = self.__dict__.setdefault("hoard", {})
+            hoard[client.index] = super().upload(client)
+            return hoard[client.index]
+        """,
+    )
+    with pytest.raises(AssertionError, match="bytes are held"):
+        CONFORMANCE.test_memory_holds_a_model_per_client_only_if_the_method_keeps_one(algo)
 
 
-def test_memory_holds_a_model_per_client_only_if_the_method_keeps_one(algo: str) -> None:
-    clients = 12
-    config = toy_config(algo, clients=clients, rounds=2, batch_size=2, beta=1.0)
-    simulator = toy_simulator(config, toy_dataset(samples=240))
-    for _ in simulator.rounds():
-        pass
-    kept = sum(value.numel() for value in simulator._fresh_state.values())
-    server = {
-        tensor.data_ptr(): tensor.numel()
-        for name, tensor in simulator.snapshot.tensors().items()
-        if name.startswith("server/")
-    }
-    workspace = len(simulator._workspaces.get().vector)
-    gc.collect()
-    storages = {}
-    for thing in gc.get_objects():
-        if type(thing) is torch.Tensor and thing.dtype == torch.float32:
-            storage = thing.untyped_storage()
-            storages[storage.data_ptr()] = storage.nbytes() // 4
-    initial_values = workspace
-    allowed = clients * kept + sum(server.values()) + workspace + initial_values
-    assert sum(storages.values()) <= allowed
+def test_scoring_that_leaves_a_trace_in_training_is_noticed(tmp_path: Path) -> None:
+    algo = plugin(
+        tmp_path,
+        "rogue_scoring",
+        """
+        def scored(self, client, received):
+            super().scored(client, received)
+            client.memo["scored"] = True
+
+        def loss(self, client, batch):
+            return super().loss(client, batch) * (0.5 if "scored" in client.memo else 1.0)
+        """,
+    )
+    reference = toy_run(CONFORMANCE._partly_joined(algo))
+    with pytest.raises(AssertionError, match="differs"):
+        CONFORMANCE.test_recording_the_convergence_changes_nothing_else(algo, reference)
 
 
-def test_no_default_switches_the_method_off(algo: str) -> None:
-    for knob in knobs(load_algorithm(algo).Hyper).values():
-        if knob.off is not None:
-            assert knob.default != knob.off
-            assert knob.off not in knob.by_model.values()
+def test_a_default_that_switches_the_method_off_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "rogue_default.py"
+    path.write_text(
+        dedent(
+            """
+            from dataclasses import dataclass
+            from pfl_bench.algorithm import Algorithm
+            from pfl_bench.hyper import knob
+
+            @dataclass(frozen=True)
+            class Switches:
+                mu: float = knob(0.0, "weight", source="test", off=0.0, high=-1)
+
+            class Rogue(Algorithm):
+                title = summary = citation = "Rogue"
+                Hyper = Switches
+            """
+        )
+    )
+    algo = load_plugin(path)
+    with pytest.raises(AssertionError, match="mu does"):
+        CONFORMANCE.test_no_default_switches_the_method_off(algo)
+    with pytest.raises((AssertionError, ValueError)):
+        CONFORMANCE.test_every_default_is_a_value_that_a_user_may_give(algo)
 
 
-def test_every_knob_says_what_it_means_and_where_it_comes_from(algo: str) -> None:
-    for knob in knobs(load_algorithm(algo).Hyper).values():
-        assert knob.meaning and knob.source
-
-
-def test_the_plugin_describes_itself(algo: str) -> None:
-    kind = load_algorithm(algo)
-    for text in (kind.title, kind.summary, kind.citation, kind.scored_model):
-        assert text.strip()
+def test_a_variant_is_tested_with_its_own_hyper_parameters() -> None:
+    assert TestFedCPWithNoise()._config("fedcp") == toy_config(
+        "fedcp", {"gumbel": True, "score": "after"}
+    )

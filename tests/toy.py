@@ -1,129 +1,23 @@
-"""Small problems for tests: a dataset, a configuration, a client, a simulator in a few lines."""
+"""The small problems of `pfl_bench.testing`, under a short name for the tests beside this file."""
 
-from __future__ import annotations
+from pfl_bench.testing import (
+    toy_algorithm,
+    toy_client,
+    toy_config,
+    toy_dataset,
+    toy_partition,
+    toy_run,
+    toy_simulator,
+    toy_text,
+)
 
-from collections.abc import Mapping
-from typing import Any
-
-import numpy as np
-import torch
-
-from pfl_bench.algorithm import Algorithm, Start, build_network
-from pfl_bench.client import Client, ClientState, Task
-from pfl_bench.config import RunConfig
-from pfl_bench.data import Dataset
-from pfl_bench.datasets.partition import Partition, make_partition
-from pfl_bench.federation import Pool, Shard
-from pfl_bench.hyper import as_dict, resolve
-from pfl_bench.models import Inputs, build_model, seeded
-from pfl_bench.records import RoundRecord
-from pfl_bench.registry import load_algorithm
-from pfl_bench.simulator import Simulator
-
-
-def toy_dataset(samples: int = 240, classes: int = 4, side: int = 16, seed: int = 0) -> Dataset:
-    """Noisy images in which a bright row tells the class: learnable in a few dozen steps."""
-    rng = np.random.default_rng(seed)
-    y = np.arange(samples) % classes
-    x = rng.integers(0, 120, (samples, side, side, 1), dtype=np.uint8)
-    x[np.arange(samples), y * (side // classes) + 1] = 250
-    return Dataset("toy", "real", x, y.astype(np.int64), classes, None, "toy")
-
-
-def toy_text(samples: int = 120, classes: int = 4, vocabulary: int = 50) -> Dataset:
-    """Token sequences in which a few words belong to each class; the second half is padding."""
-    rng = np.random.default_rng(0)
-    y = np.arange(samples) % classes
-    x = rng.integers(1, vocabulary, (samples, 200), dtype=np.int32)
-    x[:, 10:] = 0
-    x[:, :6] = 1 + y[:, None] * 3 + rng.integers(0, 3, (samples, 6))
-    return Dataset("toytext", "real", x, y.astype(np.int64), classes, vocabulary, "toytext")
-
-
-def toy_config(
-    algo: str = "fedavg", hyper: Mapping[str, Any] | None = None, **changes: Any
-) -> RunConfig:
-    """A complete configuration; hyper-parameters are resolved as a user's run would."""
-    values: dict[str, Any] = {
-        "dataset": "toy",
-        "source": "real",
-        "data_fingerprint": "toy",
-        "fraction": 1.0,
-        "setting": "practical",
-        "beta": 0.3,
-        "clients": 4,
-        "sampled_from": None,
-        "classes_per_client": None,
-        "partition_seed": 0,
-        "model": "cnn",
-        "rounds": 3,
-        "local_epochs": 1,
-        "batch_size": 8,
-        "lr": 0.05,
-        "joining_ratio": (1.0, 1.0),
-        "eval_every": 1,
-        "patience": None,
-        "bn_stats": "local",
-        "seed": 0,
-        "record": (),
-        **changes,
-    }
-    resolved = resolve(load_algorithm(algo).Hyper, values["model"], hyper or {}, algo)
-    return RunConfig(algo=algo, hyper=as_dict(resolved), **values)
-
-
-def toy_partition(config: RunConfig, dataset: Dataset) -> Partition:
-    return make_partition(
-        dataset.y,
-        dataset.classes,
-        setting=config.setting,
-        clients=config.clients,
-        beta=config.beta or 0.1,
-        classes_per_client=config.classes_per_client,
-        batch_size=config.batch_size,
-        seed=config.partition_seed,
-    )
-
-
-def toy_simulator(config: RunConfig, dataset: Dataset | None = None, workers: int = 1) -> Simulator:
-    dataset = dataset or toy_dataset()
-    simulator = Simulator(config, dataset, toy_partition(config, dataset), workers=workers)
-    simulator.prepare()
-    return simulator
-
-
-def toy_run(
-    config: RunConfig, dataset: Dataset | None = None, workers: int = 1
-) -> list[RoundRecord]:
-    return list(toy_simulator(config, dataset, workers).rounds())
-
-
-def toy_algorithm(config: RunConfig, dataset: Dataset | None = None) -> Algorithm:
-    """The algorithm of a configuration, outside a simulator."""
-    dataset = dataset or toy_dataset()
-    inputs = Inputs(dataset.classes, dataset.shape, dataset.vocabulary)
-    partition = toy_partition(config, dataset)
-    task = Task(
-        config=config,
-        classes=dataset.classes,
-        train_sizes=tuple(map(len, partition.train)),
-        build_model=lambda: build_model(config.model, inputs),
-    )
-    kind = load_algorithm(config.algo)
-    return kind(resolve(kind.Hyper, config.model, config.hyper, config.algo), task)
-
-
-def toy_client(
-    algorithm: Algorithm, dataset: Dataset | None = None, index: int = 0, round: int = 1
-) -> tuple[Client, Start]:
-    """A client on a fresh workspace, as the simulator would make it, and the initial values."""
-    torch.set_num_threads(1)
-    config = algorithm.task.config
-    dataset = dataset or toy_dataset()
-    partition = toy_partition(config, dataset)
-    net = seeded(config.seed, lambda: build_network(algorithm))
-    start = Start(net.copy(net.parts), net.trainable.clone())
-    pool = Pool(dataset.x, dataset.y, torch.device("cpu"))
-    shard = Shard(pool, partition.train[index], partition.test[index], dataset.classes)
-    state = ClientState(algorithm.client_state(start), {})
-    return Client(index, round, algorithm.task, shard, state, net), start
+__all__ = [
+    "toy_algorithm",
+    "toy_client",
+    "toy_config",
+    "toy_dataset",
+    "toy_partition",
+    "toy_run",
+    "toy_simulator",
+    "toy_text",
+]

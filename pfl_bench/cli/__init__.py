@@ -8,11 +8,14 @@ from typing import Any
 
 import click
 
+from pfl_bench.cli.compare import compare
 from pfl_bench.cli.data import data
 from pfl_bench.cli.describe import list_, show
+from pfl_bench.cli.new import new
 from pfl_bench.cli.partition import partition
 from pfl_bench.cli.results import results
 from pfl_bench.cli.run import run
+from pfl_bench.cli.table import table
 from pfl_bench.errors import UserError
 from pfl_bench.version import VERSION
 
@@ -43,8 +46,8 @@ def main() -> None:
 
     \b
     pfl-bench run --algo fedavg --setting practical --beta 0.1
+    pfl-bench table main
     pfl-bench list algos
-    pfl-bench results list
     """
     _show_notices()
 
@@ -60,5 +63,5 @@ def _show_notices() -> None:
 
 
 data.add_command(partition)
-for command in (run, list_, show, data, results):
+for command in (run, table, list_, show, data, results, compare, new):
     main.add_command(command)

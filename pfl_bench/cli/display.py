@@ -68,7 +68,7 @@ class _Following(_Quiet):
 
     def left(self) -> str:
         per_round = (time.monotonic() - self.began) / max(1, self.done - self.began_at)
-        return _duration(per_round * (self.config.rounds - self.done))
+        return duration(per_round * (self.config.rounds - self.done))
 
     def status(self, record: RoundRecord) -> str:
         now = "not scored" if record.accuracy is None else f"{record.accuracy:.2%}"
@@ -148,7 +148,7 @@ def _report_one(run: StoredRun) -> None:
     if summary.get("seconds_per_round") is not None:
         up, down = summary["bytes_up_per_client"], summary["bytes_down_per_client"]
         click.echo(
-            f"  time            {_duration(summary['total_seconds'])} in all, "
+            f"  time            {duration(summary['total_seconds'])} in all, "
             f"{summary['seconds_per_round']:.2f} s per round"
         )
         click.echo(f"  communication   {_size(up)} up, {_size(down)} down per client and round")
@@ -174,7 +174,7 @@ def outcome(ended: Sequence[tuple[RunConfig, StoredRun]]) -> str:
     return json.dumps(rows, indent=2)
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
     seconds = round(seconds)
     if seconds < 60:
         return f"{seconds} s"

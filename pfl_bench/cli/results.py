@@ -76,7 +76,7 @@ def show(key: str, folder: Path | None) -> None:
     """Configuration, figures and provenance of one run.
 
     KEY is the beginning of the run's key as `results list` prints it, or its folder."""
-    run = _named(key, Store(results_dir(folder)))
+    run = named_run(key, Store(results_dir(folder)))
     summary = dict(run.summary or {})
     origin = summary.pop("provenance", {})
     click.echo(f"{run.path.name}: {run.status}")
@@ -214,7 +214,7 @@ def _text(value: object) -> str:
     return "–" if value is None else str(value)
 
 
-def _named(name: str, store: Store) -> StoredRun:
+def named_run(name: str, store: Store) -> StoredRun:
     """The run that `name` means: a folder, or the beginning of exactly one key."""
     if (Path(name) / "config.json").is_file():
         return read_run(Path(name).resolve())

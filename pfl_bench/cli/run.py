@@ -84,7 +84,7 @@ def run(
         load_plugin(Path(plugin))
     choose_device(device)
     chosen, hyper, extra = _gather(config_file, flags, sets)
-    if data_dir is not None and "source" not in chosen:
+    if data_dir is not None and not {"source", "partition"} & chosen.keys():
         chosen["source"] = "real"
     chosen_profile = load_profile(profile or str(extra.get("profile", "quick")))
     folder = paths.data_dir(data_dir)

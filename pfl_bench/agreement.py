@@ -1,0 +1,202 @@
+"""How far our figures agree with the paper's: rankings, differences, winners, a paired test.
+
+A line is what competes: the cells of one column, or of one row where the columns compete. Figures
+on stand-in data are compared by rank only, since the paper's were measured on other data.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pfl_bench.measures import MEASURES
+
+if TYPE_CHECKING:
+    from pfl_bench.tableplan import CellPlan, TablePlan
+    from pfl_bench.tablespec import Cell
+
+EXACT_UP_TO = 20
+"""So many seeds' sign flips are enumerated; of more, SAMPLED are drawn."""
+SAMPLED = 100_000
+
+_SLACK = 1e-9
+"""Sums of the same differences in another order may differ in the last bits."""
+
+
+@dataclass(frozen=True)
+class PairedTest:
+    """A method against the best of the others, on the seeds that both have."""
+
+    method: str
+    rival: str
+    difference: float
+    """Mean of the method's figures less the rival's."""
+    seeds: int
+    p: float
+    smallest_p: float
+    """What the test gives at best with so many seeds."""
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """One line of a table beside the paper's. None where there is too little to tell."""
+
+    line: str
+    competitors: int
+    """Those that both we and the paper have a figure for."""
+    kendall: float | None
+    spearman: float | None
+    mean_absolute_difference: float | None
+    paper_winner: str | None
+    our_winner: str | None
+    test: PairedTest | None
+
+    @property
+    def same_winner(self) -> bool | None:
+        return None if self.our_winner is None else self.our_winner == self.paper_winner
+
+
+def figures(cell: CellPlan) -> dict[int, float]:
+    """What the cell measures, by seed, of the runs that are finished."""
+    measure = MEASURES[cell.cell.measure]
+    found = {
+        config.seed: measure.of(run)
+        for config, run in zip(cell.configs, cell.runs, strict=True)
+        if run is not None and run.status == "finished"
+    }
+    return {seed: value for seed, value in found.items() if value is not None}
+
+
+def settled_mean(cell: CellPlan) -> float | None:
+    """The mean over seeds, of a cell that has a figure to compete with: a run that diverged or
+    cannot take place has none, whatever its other seeds gave."""
+    if cell.status in ("diverged", "skipped"):
+        return None
+    values = figures(cell)
+    return statistics.fmean(values.values()) if values else None
+
+
+def is_standin(cell: CellPlan) -> bool:
+    return any(config.source == "standin" for config in cell.configs)
+
+
+def agreement(plan: TablePlan) -> list[Agreement]:
+    """Every line that the paper has figures for, or in which the table's method is tested."""
+    found = (_of_line(plan, line, cells) for line, cells in plan.spec.lines().items())
+    return [one for one in found if one.competitors or one.test]
+
+
+def _of_line(plan: TablePlan, line: str, cells: Sequence[Cell]) -> Agreement:
+    lower = MEASURES[cells[0].measure].lower_is_better
+    plans = {plan.spec.competitor(cell): plan.cells[cell.row, cell.column] for cell in cells}
+    means = {name: settled_mean(cell) for name, cell in plans.items()}
+    ours = {name: mean for name, mean in means.items() if mean is not None}
+    paper = {
+        name: cell.cell.published.mean
+        for name, cell in plans.items()
+        if cell.cell.published is not None and cell.cell.published.mean is not None
+    }
+    both = [name for name in paper if name in ours]
+    x, y = [ours[name] for name in both], [paper[name] for name in both]
+    comparable = both and not any(is_standin(plans[name]) for name in both)
+    paper_winner = winner({name: paper[name] for name in both}, lower) if len(both) > 1 else None
+    return Agreement(
+        line=line,
+        competitors=len(both),
+        kendall=kendall(x, y),
+        spearman=spearman(x, y),
+        mean_absolute_difference=(
+            statistics.fmean(abs(a - b) for a, b in zip(x, y, strict=True)) if comparable else None
+        ),
+        paper_winner=paper_winner,
+        our_winner=(
+            winner({name: ours[name] for name in (paper_winner, *both)}, lower)
+            if paper_winner
+            else None
+        ),
+        test=_against_best(plan.spec.method, plans, ours, lower),
+    )
+
+
+def winner(figures: Mapping[str, float], lower_is_better: bool = False) -> str:
+    """The name with the best figure; of several, the one that comes first."""
+    return (min if lower_is_better else max)(figures, key=figures.__getitem__)
+
+
+def ranks(values: Sequence[float]) -> list[float]:
+    """1 for the largest; equal values share the mean of the places they take."""
+    return [
+        1 + sum(other > value for other in values) + (values.count(value) - 1) / 2
+        for value in values
+    ]
+
+
+def kendall(x: Sequence[float], y: Sequence[float]) -> float | None:
+    """Kendall's τ-b; None for fewer than two pairs or where all values of a side are equal."""
+    agreeing, x_pairs, y_pairs = 0, 0, 0
+    for i in range(len(x)):
+        for j in range(i):
+            a, b = _sign(x[i] - x[j]), _sign(y[i] - y[j])
+            agreeing += a * b
+            x_pairs += abs(a)
+            y_pairs += abs(b)
+    return agreeing / math.sqrt(x_pairs * y_pairs) if x_pairs and y_pairs else None
+
+
+def spearman(x: Sequence[float], y: Sequence[float]) -> float | None:
+    """Spearman's ρ: the correlation of the ranks; None where `kendall` is."""
+    if len(set(x)) < 2 or len(set(y)) < 2:
+        return None
+    return statistics.correlation(ranks(list(x)), ranks(list(y)))
+
+
+def sign_flip_test(differences: Sequence[float]) -> float:
+    """Two-sided p of paired differences: the share of all ways to flip their signs under which the
+    mean is at least as far from zero as the one observed."""
+    import numpy as np
+
+    from pfl_bench import seeds
+
+    if len(differences) <= EXACT_UP_TO:
+        sums = np.zeros(1)
+        for difference in differences:
+            sums = np.concatenate((sums + difference, sums - difference))
+    else:
+        generator = seeds.numpy_generator(0, "sign flips")
+        signs = generator.choice((-1.0, 1.0), (SAMPLED, len(differences)))
+        sums = np.append(signs @ np.asarray(differences), sum(differences))
+    observed = abs(sum(differences))
+    slack = _SLACK * max(1.0, sum(map(abs, differences)))
+    return float(np.mean(np.abs(sums) >= observed - slack))
+
+
+def _against_best(
+    method: str | None,
+    plans: Mapping[str, CellPlan],
+    ours: Mapping[str, float],
+    lower_is_better: bool,
+) -> PairedTest | None:
+    others = {name: mean for name, mean in ours.items() if name != method}
+    if method is None or method not in ours or not others:
+        return None
+    rival = winner(others, lower_is_better)
+    a, b = figures(plans[method]), figures(plans[rival])
+    differences = [a[seed] - b[seed] for seed in sorted(a.keys() & b.keys())]
+    if not differences:
+        return None
+    n = len(differences)
+    return PairedTest(
+        method=method,
+        rival=rival,
+        difference=statistics.fmean(differences),
+        seeds=n,
+        p=sign_flip_test(differences),
+        smallest_p=2.0 ** (1 - n) if n <= EXACT_UP_TO else 1 / (SAMPLED + 1),
+    )
+
+
+def _sign(value: float) -> int:
+    return (value > 0) - (value < 0)

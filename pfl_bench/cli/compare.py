@@ -1,0 +1,126 @@
+"""`pfl-bench compare A B`: two stored results side by side. Reads only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pfl_bench.cli.results import named_run
+from pfl_bench.paths import results_dir
+from pfl_bench.store import Store
+
+if TYPE_CHECKING:
+    from pfl_bench.comparison import Comparison
+
+_CURVE_WIDTH = 60
+_PIPE_WIDTH = 200
+
+
+@click.command()
+@click.argument("a")
+@click.argument("b")
+@click.option(
+    "--results",
+    "folder",
+    type=click.Path(path_type=Path),
+    help="The result store (default: $PFL_BENCH_RESULTS, else ./results).",
+)
+@click.option(
+    "--plot", type=click.Path(path_type=Path), help="Draw both curves to this .png, .svg or .pdf."
+)
+def compare(a: str, b: str, folder: Path | None, plot: Path | None) -> None:
+    """Put two stored results side by side: settings, figures and curves.
+
+    A and B are the beginnings of keys as `results list` prints them, or folders of runs."""
+    from pfl_bench import comparison
+
+    store = Store(results_dir(folder))
+    found = comparison.compare(named_run(a, store), named_run(b, store))
+    names = _names(found)
+    click.echo(f"A  {found.a.run.path.name} ({found.a.run.status})")
+    click.echo(f"B  {found.b.run.path.name} ({found.b.run.status})")
+    _print_settings(found)
+    _print_figures(found)
+    _print_clients(found)
+    _print_curves(found)
+    if plot is not None:
+        comparison.save_curves(found, names, plot)
+        click.echo(f"\nBoth curves are drawn in {plot}.")
+
+
+def _names(found: Comparison) -> tuple[str, str]:
+    """What tells the runs apart in few words: settings that both have, at most three."""
+    told = [(name, pair) for name, pair in found.settings.items() if None not in pair][:3]
+    if not told:
+        return "A", "B"
+    sides = ([f"{name} {_shown(pair[k])}" for name, pair in told] for k in (0, 1))
+    first, second = ("; ".join(words) for words in sides)
+    return f"A: {first}", f"B: {second}"
+
+
+def _print_settings(found: Comparison) -> None:
+    if not found.settings:
+        click.echo("\nThe two have the same settings.")
+        return
+    click.echo()
+    _table(
+        ("setting", "A", "B"),
+        [(name, _shown(a), _shown(b)) for name, (a, b) in found.settings.items()],
+    )
+
+
+def _print_figures(found: Comparison) -> None:
+    from pfl_bench.sheet import signed
+
+    rows = []
+    for one in found.figures:
+        shown = ("–" if value is None else f"{value:.{one.digits}f}" for value in (one.a, one.b))
+        gap = "–" if one.difference is None else signed(one.difference, one.digits)
+        rows.append((one.name, *shown, gap))
+    click.echo()
+    _table(("figure", "A", "B", "B − A"), rows)
+
+
+def _print_clients(found: Comparison) -> None:
+    if found.better is None:
+        return
+    a, b, neither = found.better
+    click.echo(
+        f"\nOf {a + b + neither} clients A is better on {a} and B on {b} (best round of each)."
+    )
+
+
+def _print_curves(found: Comparison) -> None:
+    from pfl_bench.comparison import bars
+
+    curves = {"A": found.a.curve, "B": found.b.curve}
+    values = [value for curve in curves.values() for _, value in curve]
+    low, high = min(values), max(values)
+    rounds = max(curve[-1][0] for curve in curves.values())
+    width = min(_CURVE_WIDTH, rounds)
+    click.echo(f"\naccuracy over rounds 1 to {rounds}, on one scale: {low:.2f} % to {high:.2f} %")
+    for name, curve in curves.items():
+        click.echo(f"{name}  {bars(curve, rounds, low, high, width)}")
+
+
+def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False)
+    table.add_column(head[0])
+    for title in head[1:]:
+        table.add_column(title, justify="right")
+    for row in rows:
+        table.add_row(*row)
+    console = Console(markup=False, highlight=False)
+    if not console.is_terminal:
+        console.width = _PIPE_WIDTH
+    console.print(table)
+
+
+def _shown(value: Any) -> str:
+    return "–" if value is None else str(value)

@@ -1,0 +1,198 @@
+"""`pfl-bench table`: plan a table of the paper or of one's own, run what is missing, render it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from pfl_bench.errors import UserError
+from pfl_bench.settings import Profile, load_profile
+from pfl_bench.tablespec import load_table, table_names
+
+if TYPE_CHECKING:
+    from pfl_bench.store import Store
+    from pfl_bench.tableplan import TablePlan
+    from pfl_bench.tablerun import Crew
+
+FAILED = 1
+
+
+@click.command()
+@click.argument("name", metavar="NAME|FILE.yaml|list")
+@click.option("--profile", default="quick", metavar="NAME", help="quick, lite, paper, or a file.")
+@click.option(
+    "--seeds", type=click.IntRange(1, 1000), default=5, show_default=True, help="Runs per cell."
+)
+@click.option("--rows", multiple=True, metavar="A,B", help="Only these rows (or algorithms).")
+@click.option("--columns", multiple=True, metavar="A,B", help="Only these columns.")
+@click.option("--dry-run", is_flag=True, help="Print what is stored, missing and impossible.")
+@click.option("--render-only", is_flag=True, help="Render what is stored; never train.")
+@click.option(
+    "--jobs", type=click.IntRange(min=1), default=1, show_default=True,
+    help="Runs in parallel processes, each with its share of the cores.",
+)  # fmt: skip
+@click.option(
+    "--workers", type=click.IntRange(min=1), help="Parallel clients per run (default: its share)."
+)
+@click.option("--results", "results_folder", metavar="DIR", help="The store (default ./results).")
+@click.option("--data-dir", metavar="DIR", help="Prepared datasets; implies real data.")
+@click.option("--out", metavar="DIR", help="Also write Markdown, LaTeX, CSV and pictures here.")
+@click.option("--plugin", "plugins", multiple=True, metavar="FILE", help="An algorithm in a file.")
+@click.pass_context
+def table(
+    context: click.Context,
+    name: str,
+    profile: str,
+    seeds: int,
+    rows: tuple[str, ...],
+    columns: tuple[str, ...],
+    dry_run: bool,
+    render_only: bool,
+    jobs: int,
+    workers: int | None,
+    results_folder: str | None,
+    data_dir: str | None,
+    out: str | None,
+    plugins: tuple[str, ...],
+) -> None:
+    """Make a table of the paper, or one of your own from a YAML file.
+
+    Stored results are taken, missing ones run; interrupted, the same command continues.
+    `pfl-bench table list` says how much of each table is stored.
+    """
+    from pfl_bench import paths
+    from pfl_bench.registry import load_plugin
+    from pfl_bench.store import Store
+    from pfl_bench.tableplan import plan_table
+    from pfl_bench.tablerun import Crew, check_runnable
+
+    if dry_run and render_only:
+        raise UserError("--dry-run and --render-only exclude each other")
+    for plugin in plugins:
+        load_plugin(Path(plugin))
+    chosen_profile = _profile(profile, data_dir)
+    folder, store = paths.data_dir(data_dir), Store(paths.results_dir(results_folder))
+    if name == "list":
+        _refuse({"--rows": rows, "--columns": columns, "--dry-run": dry_run, "--out": out})
+        _list(chosen_profile, seeds, store, folder)
+        return
+    spec = load_table(name)
+    spec = spec.restricted(_names(rows, spec.rows), _names(columns, spec.columns))
+    plan = plan_table(spec, chosen_profile, seeds, store, folder)
+    if dry_run:
+        _show_plan(plan, store, folder)
+        return
+    failures: list[str] = []
+    if not render_only:
+        crew = Crew(folder, jobs, workers, tuple(map(Path, plugins)))
+        plan, failures = _run(plan, store, crew)
+    elif spec.metric == "psnr":
+        check_runnable(plan)
+    _render(plan, out)
+    if failures:
+        click.echo(f"{len(failures)} run(s) failed:", err=True)
+        for failure in failures:
+            click.echo(f"  {failure}", err=True)
+        context.exit(FAILED)
+
+
+def _profile(name: str, data_dir: str | None) -> Profile:
+    """The profile; a folder of real data given by hand is meant to be used, as in `run`."""
+    profile = load_profile(name)
+    if data_dir is None:
+        return profile
+    return replace(profile, run={**profile.run, "source": "real"})
+
+
+def _refuse(options: dict[str, object]) -> None:
+    for option, value in options.items():
+        if value:
+            raise UserError(f"{option} does not go with `table list`")
+
+
+def _names(texts: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
+    """Names separated by commas, unless the whole is the name of one."""
+    parts = (name for text in texts for name in ([text] if text in known else text.split(",")))
+    return tuple(stripped for name in parts if (stripped := name.strip()))
+
+
+def _list(profile: Profile, seeds: int, store: Store, data_dir: Path) -> None:
+    """How much of each table is stored; the runs that several cells share count once."""
+    from pfl_bench.tableplan import plan_table
+
+    click.echo(f"[{profile.name} profile, {seeds} seed(s), results in {store.root}]")
+    names = table_names()
+    width = max(map(len, names), default=0)
+    for name in names:
+        spec = load_table(name)
+        plan = plan_table(spec, profile, seeds, store, data_dir)
+        click.echo(f"{name:<{width}}  {_stored_share(plan)}  {spec.caption}")
+
+
+def _stored_share(plan: TablePlan) -> str:
+    if plan.misconfigured:
+        reason = next(iter(plan.misconfigured.values()))
+        return f"cannot run ({reason});"
+    wanted, missing = _run_count(plan), len(plan.missing())
+    return f"{wanted - missing:>4} of {wanted:>4} runs stored ({1 - missing / wanted:4.0%})"
+
+
+def _run_count(plan: TablePlan) -> int:
+    return len({config.key for cell in plan.cells.values() for config in cell.configs})
+
+
+def _show_plan(plan: TablePlan, store: Store, data_dir: Path) -> None:
+    from pfl_bench.cli.display import duration
+    from pfl_bench.cli.tableview import print_grid
+    from pfl_bench.tableplan import Pace, estimate, foresee
+
+    plan = foresee(plan, data_dir)
+    spec = plan.spec
+    click.echo(f"{spec.name} [{plan.profile.name} profile, {plan.seeds} seed(s)]: {spec.caption}")
+    print_grid(plan)
+    cells = plan.cells.values()
+    stored = sum(run is not None for cell in cells for run in cell.runs)
+    settled = sum(not cell.missing and cell.impossible is None for cell in cells)
+    unsettled = sum(bool(cell.missing) for cell in cells)
+    runs = plan.missing()
+    click.echo(f"stored:     {settled} of {len(cells)} cells whole, {stored} results in all")
+    click.echo(f"missing:    {unsettled} cells, {len(runs)} runs")
+    impossible = {place: cell.impossible for place, cell in plan.cells.items() if cell.impossible}
+    click.echo(f"impossible: {len(impossible)} cells")
+    for (row, column), reason in impossible.items():
+        click.echo(f"  {row}, {column}: {reason}")
+    time = estimate(plan, Pace.of(store))
+    if len(runs) > time.unknown:
+        click.echo(
+            f"time left:  about {duration(time.seconds)} for {len(runs) - time.unknown} runs, one "
+            "at a time at the pace of the stored ones"
+        )
+    if time.unknown:
+        click.echo(f"time left:  unknown until measured for {time.unknown} runs")
+
+
+def _run(plan: TablePlan, store: Store, crew: Crew) -> tuple[TablePlan, list[str]]:
+    """The plan once all that is missing has run, and a sentence for each run that failed."""
+    from pfl_bench.cli.tableview import label, watch
+    from pfl_bench.tableplan import Pace
+    from pfl_bench.tablerun import check_runnable, run_missing
+
+    check_runnable(plan)
+    runs = {run.config.key: run for run in plan.missing()}
+    if not runs:
+        return plan, []
+    with watch(plan, Pace.of(store)) as watcher:
+        plan, errors = run_missing(plan, store, crew, watcher)
+    return plan, [f"{label(runs[key])}: {error}" for key, error in errors.items()]
+
+
+def _render(plan: TablePlan, out: str | None) -> None:
+    from pfl_bench.render import to_terminal, write_all
+
+    to_terminal(plan)
+    for path in write_all(plan, Path(out).expanduser()) if out else ():
+        click.echo(f"wrote {path}", err=True)

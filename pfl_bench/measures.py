@@ -1,0 +1,99 @@
+"""What a cell can show of a run: its accuracy, or one of the costs of training it.
+
+A measure reads one stored run. Means over seeds and comparisons are made in `agreement` and
+`sheet`; how convergence and the CPN are counted is in `overhead`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pfl_bench import overhead
+
+if TYPE_CHECKING:
+    from pfl_bench.store import StoredRun
+
+MEGA, GIGA = 1e6, 1e9
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One kind of figure. `of` gives None where the run has no such figure."""
+
+    title: str
+    of: Callable[[StoredRun], float | None]
+    digits: int = 2
+    lower_is_better: bool = False
+    is_counted: bool = False
+    """Counted rather than measured: seeds need not differ."""
+
+    def show(self, value: float) -> str:
+        return f"{value:,.{self.digits}f}" if self.digits == 0 else f"{value:.{self.digits}f}"
+
+
+def _accuracy(run: StoredRun) -> float | None:
+    """The best round's accuracy, in percent."""
+    best = (run.summary or {}).get("best")
+    return None if best is None else 100 * best["accuracy"]
+
+
+def _psnr(run: StoredRun) -> float | None:
+    """Training leaves no PSNR behind: only an attack on what was sent can measure it."""
+    return None
+
+
+def _per_client(name: str, unit: float = 1.0) -> Callable[[StoredRun], float | None]:
+    def read(run: StoredRun) -> float | None:
+        value = (run.summary or {}).get(f"{name}_per_client")
+        return None if value is None else value / unit
+
+    return read
+
+
+def _convergence(name: str) -> Callable[[StoredRun], float | None]:
+    def read(run: StoredRun) -> float | None:
+        reached = overhead.convergence(run.records())
+        return None if reached is None else float(getattr(reached, name))
+
+    return read
+
+
+def _peak(run: StoredRun) -> float | None:
+    peak = (run.summary or {}).get("provenance", {}).get("peak_memory")
+    return None if peak is None else peak / GIGA
+
+
+def _cpn(run: StoredRun) -> float | None:
+    count = overhead.cpn_of(run.config)
+    return None if count is None else float(count.extra)
+
+
+MEASURES = {
+    "accuracy": Measure("test accuracy (%)", _accuracy),
+    "psnr": Measure("PSNR (dB)", _psnr, lower_is_better=True),
+    "total_minutes": Measure(
+        "minutes until convergence", _convergence("minutes"), lower_is_better=True
+    ),
+    "iterations": Measure(
+        "iterations until convergence", _convergence("round"), digits=0, lower_is_better=True
+    ),
+    "minutes_per_iteration": Measure(
+        "minutes per iteration", _convergence("minutes_per_round"), digits=3, lower_is_better=True
+    ),
+    "parameters_up": Measure(
+        "parameters a client sends per iteration", _per_client("parameters_up"), 0, True, True
+    ),
+    "parameters_down": Measure(
+        "parameters a client receives per iteration", _per_client("parameters_down"), 0, True, True
+    ),
+    "megabytes_up": Measure(
+        "MB a client sends per iteration", _per_client("bytes_up", MEGA), 2, True, True
+    ),
+    "megabytes_down": Measure(
+        "MB a client receives per iteration", _per_client("bytes_down", MEGA), 2, True, True
+    ),
+    "cpn_parameters": Measure("parameters of the CPN", _cpn, 0, True, True),
+    "peak_gigabytes": Measure("peak memory (GB)", _peak, lower_is_better=True),
+}

@@ -1,0 +1,293 @@
+"""What a table needs: the runs of each cell, which of them are stored, which cannot take place,
+and how long the rest will take.
+
+Nothing here trains. Running what is missing is in `tablerun`, showing the table in `render`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from pfl_bench.config import RunConfig
+from pfl_bench.errors import UserError
+from pfl_bench.experiment import configure, load_data
+from pfl_bench.settings import Profile
+from pfl_bench.simulator import Simulator
+from pfl_bench.store import Store, StoredRun
+from pfl_bench.tablespec import Cell, TableSpec
+
+Place = tuple[str, str]
+"""A cell's row and column."""
+
+
+@dataclass(frozen=True)
+class CellPlan:
+    """One cell and its seeds. A cell that cannot be configured has no `configs`; a cell that cannot
+    run, for whatever reason, says why in `impossible`."""
+
+    cell: Cell
+    configs: tuple[RunConfig, ...]
+    runs: tuple[StoredRun | None, ...]
+    impossible: str | None = None
+
+    @property
+    def status(self) -> str:
+        """not run, partly run, done, skipped or diverged"""
+        statuses = [run.status for run in self.runs if run is not None]
+        if "diverged" in statuses:
+            return "diverged"
+        if self.impossible is not None or "skipped" in statuses:
+            return "skipped"
+        if not statuses:
+            return "not run"
+        return "done" if len(statuses) == len(self.configs) else "partly run"
+
+    @property
+    def missing(self) -> list[RunConfig]:
+        """The seeds that have yet to run."""
+        if self.impossible is not None:
+            return []
+        pairs = zip(self.configs, self.runs, strict=True)
+        return [config for config, run in pairs if run is None]
+
+    @property
+    def values(self) -> list[float]:
+        """The best round's accuracy in percent, of each finished seed."""
+        scores = (_summary(run).get("best") for run in self.runs if _has(run, "finished"))
+        return [100 * score["accuracy"] for score in scores if score]
+
+    @property
+    def seeds(self) -> int:
+        """How many seeds are finished."""
+        return sum(_has(run, "finished") for run in self.runs)
+
+    @property
+    def mean(self) -> float | None:
+        return statistics.fmean(self.values) if self.values else None
+
+    @property
+    def std(self) -> float | None:
+        """The sample standard deviation over seeds; one seed has none."""
+        return statistics.stdev(self.values) if len(self.values) > 1 else None
+
+    @property
+    def reason(self) -> str | None:
+        """Why the cell is skipped or diverged."""
+        for status in ("diverged", "skipped"):
+            for run in self.runs:
+                if _has(run, status):
+                    return _summary(run).get("reason")
+        return self.impossible
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """A run that has yet to take place, and the cells that want it."""
+
+    config: RunConfig
+    partition: str | None
+    places: tuple[Place, ...]
+
+
+@dataclass(frozen=True)
+class TablePlan:
+    """A table under one profile, with what is stored of it."""
+
+    spec: TableSpec
+    profile: Profile
+    seeds: int
+    cells: Mapping[Place, CellPlan] = field(repr=False)
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing is left to run."""
+        return all(cell.configs and not cell.missing for cell in self.cells.values())
+
+    @property
+    def misconfigured(self) -> dict[Place, str]:
+        """The cells for which there is no valid configuration, with the reason."""
+        return {
+            place: cell.impossible or "" for place, cell in self.cells.items() if not cell.configs
+        }
+
+    def missing(self) -> list[PlannedRun]:
+        """What has yet to run, each run once however many cells want it.
+
+        The first seed of every cell comes before the second of any, so that an interrupted table
+        is thin rather than half empty. Within a seed, runs on the same data follow each other."""
+        wanted: dict[str, PlannedRun] = {}
+        data_order: dict[str, int] = {}
+        ranks: dict[str, tuple[int, int]] = {}
+        for place, cell in self.cells.items():
+            for config in cell.missing:
+                data = data_order.setdefault(_data_of(config), len(data_order))
+                known = wanted.get(config.key)
+                partition = cell.cell.chosen.get("partition")
+                places = (*known.places, place) if known else (place,)
+                wanted[config.key] = PlannedRun(config, partition, places)
+                ranks.setdefault(config.key, (cell.configs.index(config), data))
+        return [wanted[key] for key in sorted(wanted, key=ranks.__getitem__)]
+
+    def with_run(self, run: StoredRun) -> TablePlan:
+        """The plan once `run` has ended."""
+        cells = {place: _with_run(cell, run) for place, cell in self.cells.items()}
+        return replace(self, cells=cells)
+
+
+def plan_table(
+    spec: TableSpec, profile: Profile, seeds: int, store: Store, data_dir: Path
+) -> TablePlan:
+    """The runs of every cell and what is stored of them. Quick: no data is dealt, nothing trains;
+    so a cell is known to be impossible only if a stored run says so (see `foresee`)."""
+    stored: dict[str, StoredRun | None] = {}
+    cells = {}
+    for place, cell in spec.cells.items():
+        try:
+            first = configure(profile, cell.chosen, cell.hyper, data_dir)
+        except UserError as error:
+            cells[place] = CellPlan(cell, (), (), str(error))
+            continue
+        configs = tuple(replace(first, seed=first.seed + k) for k in range(seeds))
+        for config in configs:
+            if config.key not in stored:
+                stored[config.key] = _stored(config, store, spec.metric)
+        cells[place] = _known(CellPlan(cell, configs, tuple(stored[c.key] for c in configs)))
+    return TablePlan(spec, profile, seeds, cells)
+
+
+def _stored(config: RunConfig, store: Store, metric: str) -> StoredRun | None:
+    """The result of a run; where times are shown, one that was not timed does not count."""
+    run = store.find(config)
+    if run is None or metric != "overhead" or run.status == "skipped":
+        return run
+    return run if (run.summary or {}).get("timed") else None
+
+
+def foresee(plan: TablePlan, data_dir: Path) -> TablePlan:
+    """The plan with every cell marked that would turn out impossible: the data is dealt, not
+    trained on."""
+    asked = {cell.missing[0].key for cell in plan.cells.values() if cell.missing}
+    runs = [run for run in plan.missing() if run.config.key in asked]
+    reasons = {run.config.key: _obstacle(run, data_dir) for run in runs}
+    cells = {
+        place: replace(cell, impossible=reasons[cell.missing[0].key]) if cell.missing else cell
+        for place, cell in plan.cells.items()
+    }
+    return replace(plan, cells=cells)
+
+
+class Pace:
+    """How long runs take, learnt from the rounds that were measured.
+
+    Seconds are taken to grow with rounds, local epochs and the samples trained on. An algorithm
+    not yet measured on a dataset and model is taken to cost what the others do there.
+    """
+
+    def __init__(self) -> None:
+        self._measured: dict[tuple[str, ...], tuple[float, float]] = {}
+        self._begun: dict[str, int] = {}
+
+    @classmethod
+    def of(cls, store: Store) -> Pace:
+        """From all that is stored, unfinished runs included."""
+        pace = cls()
+        for run in store.all():
+            pace.learn(run)
+        return pace
+
+    def learn(self, run: StoredRun) -> None:
+        with contextlib.suppress(KeyError, TypeError):  # a configuration of another version
+            config = RunConfig.from_dict(run.config)
+            if run.status == "interrupted":
+                records = run.records()
+                self._begun[run.key] = len(records)
+                self._add(config, len(records), sum(r.total_seconds for r in records))
+            elif run.is_final:
+                self._add(config, _summary(run)["rounds"], _summary(run)["total_seconds"])
+
+    def left(self, config: RunConfig) -> float | None:
+        """Seconds that a run, perhaps begun, still takes; None if nothing like it was measured."""
+        rounds = config.rounds - self._begun.get(config.key, 0)
+        for likeness in _likenesses(config):
+            work, seconds = self._measured.get(likeness, (0.0, 0.0))
+            if work:
+                return max(0, rounds) * _work_per_round(config) * seconds / work
+        return None
+
+    def _add(self, config: RunConfig, rounds: int, seconds: float) -> None:
+        for likeness in _likenesses(config):
+            work, before = self._measured.get(likeness, (0.0, 0.0))
+            work += rounds * _work_per_round(config)
+            self._measured[likeness] = (work, before + seconds)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Seconds left for the runs that can be estimated, one at a time, and how many cannot."""
+
+    seconds: float
+    unknown: int
+
+
+def estimate(plan: TablePlan, pace: Pace) -> Estimate:
+    """The time that the missing runs will take, at the pace of the measured ones."""
+    times = [pace.left(run.config) for run in plan.missing()]
+    return Estimate(sum(t for t in times if t is not None), times.count(None))
+
+
+def _likenesses(config: RunConfig) -> list[tuple[str, ...]]:
+    """What a run's pace can be told from, the closest first."""
+    where = (config.dataset, config.source, config.model)
+    return [(config.algo, *where), where]
+
+
+def _work_per_round(config: RunConfig) -> float:
+    """The share of the dataset that is trained on in a round, epochs counted."""
+    joining = statistics.fmean(config.joining_ratio)
+    kept = config.clients / (config.sampled_from or config.clients)
+    return config.local_epochs * config.fraction * joining * kept
+
+
+def _data_of(config: RunConfig) -> str:
+    """All that decides a run's data and who holds it."""
+    names = (
+        "dataset", "source", "data_fingerprint", "fraction", "partition_seed", "setting", "beta",
+        "clients", "sampled_from", "classes_per_client", "batch_size",
+    )  # fmt: skip
+    return repr([getattr(config, name) for name in names])
+
+
+def _obstacle(run: PlannedRun, data_dir: Path) -> str | None:
+    try:
+        dataset, partition = load_data(run.config, data_dir, run.partition)
+        return Simulator(run.config, dataset, partition).impossible
+    except UserError as error:
+        return str(error)
+
+
+def _with_run(cell: CellPlan, run: StoredRun) -> CellPlan:
+    keys = [config.key for config in cell.configs]
+    if run.key not in keys:
+        return cell
+    k = keys.index(run.key)
+    return _known(replace(cell, runs=(*cell.runs[:k], run, *cell.runs[k + 1 :])))
+
+
+def _known(cell: CellPlan) -> CellPlan:
+    """The cell with what its stored runs tell: all seeds share a partition, so that what one
+    cannot do, none can."""
+    skipped = next((run for run in cell.runs if _has(run, "skipped")), None)
+    return replace(cell, impossible=_summary(skipped).get("reason")) if skipped else cell
+
+
+def _has(run: StoredRun | None, status: str) -> bool:
+    return run is not None and run.status == status
+
+
+def _summary(run: StoredRun | None) -> dict[str, Any]:
+    return (run.summary if run is not None else None) or {}

@@ -1,0 +1,343 @@
+"""Running what a table misses: worker processes that each take one run after another.
+
+Processes are for runs, threads for the clients within a run. A worker lives for many runs, because
+starting one costs seconds and the data it has read serves the next run too. Results go to the
+store and do not depend on how many workers there are. Which runs are missing is in `tableplan`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from multiprocessing import connection
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from types import FrameType
+
+from pfl_bench.config import RunConfig
+from pfl_bench.errors import UserError
+from pfl_bench.records import RoundRecord
+from pfl_bench.registry import load_plugin
+from pfl_bench.runner import Options, Watcher, default_workers, execute
+from pfl_bench.store import RunBusy, Store, StoredRun
+from pfl_bench.tableplan import PlannedRun, TablePlan
+
+STOP_SECONDS = 2.0
+"""How long a stopped worker may take to save its state before it is killed."""
+POLL_SECONDS = 0.5
+"""How often waiting is broken off, so that an interruption is noticed on every system."""
+
+
+@dataclass(frozen=True)
+class Crew:
+    """How to run, none of which can change a result."""
+
+    data_dir: Path
+    jobs: int = 1
+    """Runs at the same time, each in a process of its own."""
+    workers: int | None = None
+    """Clients at the same time within a run; by default each run's share of the cores."""
+    plugins: tuple[Path, ...] = ()
+    is_timed: bool = False
+    """One run at a time, each in a fresh process, because times and memory are what is shown."""
+
+    @property
+    def options(self) -> Options:
+        share = max(1, default_workers() // self.jobs)
+        return Options(data_dir=self.data_dir, workers=self.workers or share, timed=self.is_timed)
+
+
+class TableWatcher:
+    """Told how a table goes; overrides what it cares for."""
+
+    def on_begin(self, run: PlannedRun, round: int) -> None:
+        """A run begins, or continues after `round`."""
+
+    def on_round(self, run: PlannedRun, round: int) -> None:
+        """A run has completed a round."""
+
+    def on_note(self, run: PlannedRun, note: str) -> None:
+        """Something the user should know, in a sentence."""
+
+    def on_end(self, run: PlannedRun, stored: StoredRun) -> None:
+        """A run has its result."""
+
+    def on_failure(self, run: PlannedRun, error: str) -> None:
+        """A run broke off with an error."""
+
+
+def run_missing(
+    plan: TablePlan, store: Store, crew: Crew, watcher: TableWatcher
+) -> tuple[TablePlan, dict[str, str]]:
+    """Run what the plan misses. The plan as it is then, and the errors of runs that failed, by
+    the key of the run."""
+    check_runnable(plan)
+    if plan.spec.metric == "overhead":
+        crew = replace(crew, jobs=1, is_timed=True)
+    runs = plan.missing()
+    crew = replace(crew, jobs=max(1, min(crew.jobs, len(runs))))
+    failures: dict[str, str] = {}
+    # A timed run gets a process of its own: peak memory is the process's, not the run's.
+    with _team(store.root, crew, lasting=not crew.is_timed) as team:
+        for run, error in team.work_off(runs, watcher):
+            stored = None if error else store.find(run.config)
+            if stored is not None:
+                plan = plan.with_run(stored)
+                watcher.on_end(run, stored)
+            else:
+                failures[run.config.key] = error or "its result is not in the store"
+                watcher.on_failure(run, failures[run.config.key])
+    return plan, failures
+
+
+def check_runnable(plan: TablePlan) -> None:
+    """Refuse, before anything trains, a table that cannot be made whole."""
+    if plan.spec.metric == "psnr":
+        raise UserError(
+            f"the table {plan.spec.name!r} shows the PSNR of images recovered by an attack, and "
+            "this version has no attack; --dry-run shows its training runs"
+        )
+    for (row, column), reason in plan.misconfigured.items():
+        raise UserError(
+            f"the cell {row!r}, {column!r} cannot be run: {reason} (--rows and --columns can leave "
+            "it out)"
+        )
+
+
+# --- in the command's own process -----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Began:
+    round: int
+
+
+@dataclass(frozen=True)
+class _Round:
+    round: int
+
+
+@dataclass(frozen=True)
+class _Note:
+    text: str
+
+
+@dataclass(frozen=True)
+class _Ended:
+    error: str | None = None
+    is_busy: bool = False
+
+
+class _Worker:
+    """A process and the run it is at."""
+
+    def __init__(self, process: BaseProcess, pipe: Connection):
+        self.process, self.pipe = process, pipe
+        self.run: PlannedRun | None = None
+
+    def take(self, run: PlannedRun) -> None:
+        self.run = run
+        with contextlib.suppress(OSError):  # a dead worker shows when its answer is awaited
+            self.pipe.send(run)
+
+    def answer(self) -> _Began | _Round | _Note | _Ended:
+        try:
+            return self.pipe.recv()
+        except (EOFError, OSError):
+            self.process.join()
+            return _Ended(f"its process ended unexpectedly ({_cause(self.process.exitcode)})")
+
+
+class _Team:
+    """Up to `crew.jobs` worker processes, started when there is work for them."""
+
+    def __init__(self, root: Path, crew: Crew, lasting: bool):
+        self._root, self._crew, self._lasting = root, crew, lasting
+        self._workers: list[_Worker] = []
+
+    def work_off(
+        self, runs: Sequence[PlannedRun], watcher: TableWatcher
+    ) -> Iterator[tuple[PlannedRun, str | None]]:
+        """Every run with its error, if it had one, in the order in which they end.
+
+        A run that another process is computing is tried again after all others, once."""
+        waiting = deque(runs)
+        put_off: set[str] = set()
+        while waiting or self._busy():
+            while waiting and len(self._busy()) < self._crew.jobs:
+                self._idle_worker().take(waiting.popleft())
+            for worker in self._heard():
+                run, answer = worker.run, worker.answer()
+                assert run is not None
+                match answer:
+                    case _Began():
+                        watcher.on_begin(run, answer.round)
+                    case _Round():
+                        watcher.on_round(run, answer.round)
+                    case _Note():
+                        watcher.on_note(run, answer.text)
+                    case _Ended():
+                        self._release(worker)
+                        if answer.is_busy and run.config.key not in put_off:
+                            put_off.add(run.config.key)
+                            waiting.append(run)
+                        else:
+                            yield run, answer.error
+
+    def stop(self) -> None:
+        """End all processes: politely first, so that they can save, by force after a while."""
+        workers, self._workers = self._workers, []
+        _end(workers)
+
+    def _busy(self) -> list[_Worker]:
+        return [worker for worker in self._workers if worker.run is not None]
+
+    def _heard(self) -> list[_Worker]:
+        """The workers that have something to say, soon."""
+        busy = self._busy()
+        ready = connection.wait([worker.pipe for worker in busy], POLL_SECONDS)
+        return [worker for worker in busy if worker.pipe in ready]
+
+    def _idle_worker(self) -> _Worker:
+        idle = next((worker for worker in self._workers if worker.run is None), None)
+        if idle is None:
+            idle = _start(self._root, self._crew)
+            self._workers.append(idle)
+        return idle
+
+    def _release(self, worker: _Worker) -> None:
+        worker.run = None
+        if not self._lasting or not worker.process.is_alive():
+            self._workers.remove(worker)
+            _end([worker])
+
+
+@contextlib.contextmanager
+def _team(root: Path, crew: Crew, lasting: bool) -> Iterator[_Team]:
+    team = _Team(root, crew, lasting)
+    try:
+        yield team
+    finally:
+        team.stop()
+
+
+def _start(root: Path, crew: Crew) -> _Worker:
+    # Spawned, not forked: a fork would copy the locks of torch's threads in whatever state.
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(
+        target=_serve, args=(theirs, root, crew.options, crew.plugins), daemon=True
+    )
+    with _interrupts_held():
+        process.start()
+    theirs.close()
+    return _Worker(process, ours)
+
+
+@contextlib.contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Let Ctrl-C wait, here and for good in the processes started meanwhile: a terminal sends it
+    to all of them, and it is this process that tells the others."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _end(workers: Sequence[_Worker]) -> None:
+    deadline = time.monotonic() + STOP_SECONDS
+    try:
+        for worker in workers:
+            worker.process.terminate()
+        for worker in workers:
+            worker.process.join(max(0.0, deadline - time.monotonic()))
+    finally:
+        for worker in workers:
+            worker.process.kill()
+            worker.process.join()
+            worker.pipe.close()
+
+
+def _cause(exit_code: int | None) -> str:
+    if exit_code is not None and exit_code < 0:
+        with contextlib.suppress(ValueError):
+            return f"killed by {signal.Signals(-exit_code).name}"
+    return f"exit code {exit_code}"
+
+
+# --- in a worker process --------------------------------------------------------------------------
+
+
+def _serve(pipe: Connection, root: Path, options: Options, plugins: Sequence[Path]) -> None:
+    """The life of a worker: take a run, tell how it goes, take the next."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _interrupt_once)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    store = Store(root)
+    with contextlib.suppress(KeyboardInterrupt, EOFError, OSError):
+        for plugin in plugins:
+            load_plugin(plugin)
+        while True:
+            run: PlannedRun = pipe.recv()
+            pipe.send(_attempt(run, store, options, pipe))
+
+
+def _attempt(run: PlannedRun, store: Store, options: Options, pipe: Connection) -> _Ended:
+    """The run carried out; whatever goes wrong in it is told and does not end the worker."""
+    try:
+        execute(run.config, store, replace(options, partition=run.partition), _Teller(pipe))
+    except RunBusy as error:
+        return _Ended(str(error), is_busy=True)
+    except UserError as error:
+        return _Ended(str(error))
+    except Exception as error:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{Path(place.filename).name}, line {place.lineno}"
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        return _Ended(f"{reason} ({where})")
+    return _Ended()
+
+
+class _Teller(Watcher):
+    """Passes on how the run goes."""
+
+    def __init__(self, pipe: Connection):
+        self._pipe = pipe
+
+    def on_start(self, config: RunConfig, earlier: Sequence[RoundRecord]) -> None:
+        self._pipe.send(_Began(len(earlier)))
+
+    def on_round(self, record: RoundRecord) -> None:
+        self._pipe.send(_Round(record.round))
+
+    def on_note(self, note: str) -> None:
+        self._pipe.send(_Note(note))
+
+
+def _interrupt_once(number: int, frame: FrameType | None) -> None:
+    """Stop as Ctrl-C would; the state that is saved then is not interrupted in its turn."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
+def _end_with_parent() -> None:
+    """When the command dies without a word, its workers save their state and go too."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    connection.wait([parent.sentinel])
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(STOP_SECONDS)
+    os._exit(1)

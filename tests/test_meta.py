@@ -1,0 +1,146 @@
+"""What must exist beside the code: a page and a test per algorithm, a true map of the modules."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pfl_bench.hyper import Knob, knobs
+from pfl_bench.registry import load_algorithm
+
+ROOT = Path(__file__).resolve().parents[1]
+ALGORITHMS = sorted(path.stem for path in ROOT.glob("algorithms/[a-z]*.py"))
+FOLLOWS_LR = "the learning rate η"
+
+
+@pytest.fixture(params=ALGORITHMS)
+def algo(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+def page(algo: str) -> str:
+    path = ROOT / "docs" / "algorithms" / f"{algo}.md"
+    assert path.is_file(), f"{algo} has no page {path.relative_to(ROOT)}"
+    return path.read_text(encoding="utf-8")
+
+
+def documented_defaults(text: str) -> dict[str, str]:
+    """The second column of the page's table of hyper-parameters, by the names in the first."""
+    section = text.partition("## Hyper-parameters")[2].partition("\n## ")[0]
+    rows = [line.split("|")[1:3] for line in section.splitlines() if line.startswith("| `")]
+    return {
+        name: default.strip() for names, default in rows for name in re.findall(r"`(\w+)`", names)
+    }
+
+
+def as_written(value: Any) -> str:
+    """A default in the pages' spelling: 5, 0.01, true, layer."""
+    if value is None:
+        return FOLLOWS_LR
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def words(text: str) -> list[str]:
+    return re.split(r"[\s(),;]+", text)
+
+
+def names_every_default(knob: Knob, text: str) -> bool:
+    """Whether the column's text holds the default and those that depend on the model."""
+    if knob.default is None:
+        return text == FOLLOWS_LR
+    return all(as_written(v) in words(text) for v in (knob.default, *knob.by_model.values()))
+
+
+def test_there_are_thirteen_algorithms() -> None:
+    assert len(ALGORITHMS) == 13
+
+
+def test_the_page_has_what_a_reader_looks_for(algo: str) -> None:
+    text = page(algo)
+    headings = re.findall(r"^## (.+)$", text, re.MULTILINE)
+    assert text.startswith(f"# {load_algorithm(algo).title}\n")
+    assert headings[0] == "What it does"
+    assert any(heading.startswith("Details where") for heading in headings)
+    assert {"Hyper-parameters", "Run it"} <= set(headings)
+    assert f"pfl-bench run --algo {algo}" in text
+
+
+def test_the_page_names_every_hyper_parameter_and_no_other(algo: str) -> None:
+    declared = {knob.name for knob in knobs(load_algorithm(algo).Hyper).values()}
+    assert set(documented_defaults(page(algo))) == declared
+
+
+def test_the_page_gives_the_defaults_of_the_code(algo: str) -> None:
+    documented = documented_defaults(page(algo))
+    for knob in knobs(load_algorithm(algo).Hyper).values():
+        assert names_every_default(knob, documented[knob.name]), (
+            f"{knob.name}: {documented[knob.name]!r} on the page, {knob.default!r} in the code"
+        )
+
+
+def test_there_is_a_correctness_test(algo: str) -> None:
+    path = ROOT / "tests" / "algorithms" / f"test_{algo}.py"
+    assert path.is_file(), f"{algo} has no test {path.relative_to(ROOT)}"
+    text = path.read_text(encoding="utf-8")
+    assert re.search(r"^def test_\w+", text, re.MULTILINE), f"{path.name} tests nothing"
+    assert f'"{algo}"' in text, f"{path.name} does not use {algo}"
+
+
+def test_the_comparison_of_defaults_would_notice_another_value() -> None:
+    (knob,) = knobs(load_algorithm("fedprox").Hyper).values()
+    assert names_every_default(knob, "0.001")
+    assert not names_every_default(knob, "0.01")
+    lam = knobs(load_algorithm("fedcp").Hyper)["lam"]
+    assert not names_every_default(lam, "5 (CNN)")
+
+
+# --- the map in docs/architecture.md --------------------------------------------------------------
+
+
+def layers() -> dict[str, int]:
+    """The row of each module in the table of modules, from the bottom of the system up."""
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    section = text.partition("## The modules")[2].partition("\n## ")[0]
+    rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    names = [(re.findall(r"`(\w+)(?:\.py|/)`", cell), row) for row, cell in enumerate(rows)]
+    return {name: row for found, row in names for name in found}
+
+
+def known_modules(path: Path) -> Iterator[str]:
+    """The modules and packages directly under pfl_bench that a file imports, types aside."""
+    for node in runtime_nodes(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module == "pfl_bench":
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("pfl_bench."):
+            yield str(node.module).split(".")[1]
+
+
+def runtime_nodes(node: ast.AST) -> Iterator[ast.AST]:
+    if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+        return
+    yield node
+    for child in ast.iter_child_nodes(node):
+        yield from runtime_nodes(child)
+
+
+def test_the_map_names_every_module_and_no_other() -> None:
+    modules = {path.stem for path in ROOT.glob("pfl_bench/[a-z]*.py")}
+    assert set(layers()) == modules | {"cli", "datasets"}
+
+
+def test_no_module_knows_one_that_stands_below_it_on_the_map() -> None:
+    rank = layers()
+    upward = [
+        f"{path.stem} knows {known}"
+        for path in ROOT.glob("pfl_bench/[a-z]*.py")
+        for known in known_modules(path)
+        if rank.get(known, -1) > rank[path.stem]
+    ]
+    assert not upward

@@ -1,0 +1,285 @@
+"""What a table needs, worked out from stored runs: statuses, figures, order, time."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pfl_bench.config import RunConfig
+from pfl_bench.records import RoundRecord
+from pfl_bench.settings import Profile, load_profile
+from pfl_bench.store import Store, StoredRun
+from pfl_bench.tableplan import CellPlan, Pace, TablePlan, estimate, foresee, plan_table
+from pfl_bench.tablespec import Cell, TableSpec, read_table
+
+PROFILE = Profile("tiny", "", {"source": "standin", "rounds": 2, "fraction": 0.02}, {}, {})
+
+SPEC = """
+caption: two ways to deal MNIST
+run: {dataset: mnist, clients: 4}
+columns:
+  - {name: skewed, run: {beta: 0.1}}
+  - {name: even, run: {beta: 5}}
+rows:
+  - {name: FedAvg, run: {algo: fedavg}}
+  - {name: FedCP, run: {algo: fedcp}}
+  - {name: FedAvg again, run: {algo: fedavg}}
+"""
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "results")
+
+
+def _spec(tmp_path: Path, text: str = SPEC) -> TableSpec:
+    path = tmp_path / "mine.yaml"
+    path.write_text(text)
+    return read_table(path)
+
+
+def _plan(tmp_path: Path, store: Store, seeds: int = 2, text: str = SPEC) -> TablePlan:
+    return plan_table(_spec(tmp_path, text), PROFILE, seeds, store, tmp_path / "no-data")
+
+
+def _keep(
+    store: Store,
+    config: RunConfig,
+    correct: int = 5,
+    status: str = "finished",
+    reason: str | None = None,
+    seconds: float = 1.0,
+) -> StoredRun:
+    """Store a run of `config` in which `correct` of ten test samples were right."""
+    with store.open(config) as writer:
+        for round in range(1, config.rounds + 1) if status != "skipped" else ():
+            record = RoundRecord(round, [0], [correct], [10], [0.1], seconds={"total": seconds})
+            writer.append(record)
+        return writer.finish(status, reason)
+
+
+def _cell(runs: list[StoredRun | None], impossible: str | None = None) -> CellPlan:
+    cell = Cell("row", "column", {}, {}, None)
+    return CellPlan(cell, (None,) * len(runs), tuple(runs), impossible)  # type: ignore[arg-type]
+
+
+def _run(status: str = "finished", accuracy: float = 0.5, reason: str | None = None) -> StoredRun:
+    summary: Mapping[str, Any] = {"best": {"accuracy": accuracy}, "reason": reason}
+    return StoredRun(Path("x-0123456789abcdef"), {}, dict(summary), status)
+
+
+# --- a cell ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("runs", "impossible", "status"),
+    [
+        ([None, None], None, "not run"),
+        ([_run(), None], None, "partly run"),
+        ([_run(), _run()], None, "done"),
+        ([_run("diverged"), None], None, "diverged"),
+        ([_run(), _run("diverged")], None, "diverged"),
+        ([_run("skipped"), _run("skipped")], None, "skipped"),
+        ([None, None], "too few samples", "skipped"),
+    ],
+)
+def test_status_follows_from_the_runs(
+    runs: list[StoredRun | None], impossible: str | None, status: str
+) -> None:
+    assert _cell(runs, impossible).status == status
+
+
+def test_values_are_percentages_of_finished_seeds_only() -> None:
+    cell = _cell([_run(accuracy=0.25), None, _run("diverged", 0.9), _run(accuracy=0.75)])
+    assert cell.values == [25.0, 75.0]
+    assert cell.seeds == 2
+
+
+def test_mean_and_sample_deviation_agree_with_statistics() -> None:
+    accuracies = [0.1, 0.4, 0.45]
+    cell = _cell([_run(accuracy=a) for a in accuracies])
+    assert cell.mean == pytest.approx(100 * statistics.fmean(accuracies))
+    assert cell.std == pytest.approx(100 * statistics.stdev(accuracies))
+
+
+def test_one_seed_has_a_mean_and_no_deviation() -> None:
+    cell = _cell([_run(accuracy=0.3), None])
+    assert (cell.mean, cell.std) == (30.0, None)
+
+
+def test_a_diverged_cell_gives_the_reason_of_the_diverged_seed() -> None:
+    assert _cell([_run(), _run("diverged", reason="loss is nan")]).reason == "loss is nan"
+
+
+# --- planning -------------------------------------------------------------------------------------
+
+
+def test_each_cell_has_one_configuration_per_seed_and_they_differ_in_nothing_else(
+    tmp_path: Path, store: Store
+) -> None:
+    for cell in _plan(tmp_path, store, seeds=3).cells.values():
+        assert [config.seed for config in cell.configs] == [0, 1, 2]
+        assert len({replace(config, seed=0).key for config in cell.configs}) == 1
+
+
+def test_the_cell_wins_over_the_profile(tmp_path: Path, store: Store) -> None:
+    text = SPEC.replace("{beta: 5}", "{beta: 5, rounds: 7}")
+    plan = _plan(tmp_path, store, text=text)
+    assert plan.cells["FedAvg", "even"].configs[0].rounds == 7
+    assert plan.cells["FedAvg", "skewed"].configs[0].rounds == 2
+
+
+def test_a_run_that_two_cells_want_is_missing_once(tmp_path: Path, store: Store) -> None:
+    missing = _plan(tmp_path, store).missing()
+    assert len(missing) == len({run.config.key for run in missing}) == 2 * 2 * 2
+    shared = {run.places for run in missing if run.config.algo == "fedavg"}
+    assert shared == {
+        (("FedAvg", column), ("FedAvg again", column)) for column in ("skewed", "even")
+    }
+
+
+def test_every_cell_gets_its_first_seed_before_any_gets_its_second(
+    tmp_path: Path, store: Store
+) -> None:
+    seeds = [run.config.seed for run in _plan(tmp_path, store, seeds=3).missing()]
+    assert seeds == sorted(seeds)
+
+
+def test_runs_on_the_same_data_follow_each_other(tmp_path: Path, store: Store) -> None:
+    missing = _plan(tmp_path, store, seeds=1).missing()
+    assert [run.config.beta for run in missing] == [0.1, 0.1, 5, 5]
+
+
+def test_stored_results_are_taken_and_no_longer_missing(tmp_path: Path, store: Store) -> None:
+    first = _plan(tmp_path, store).cells["FedCP", "even"].configs[0]
+    _keep(store, first, correct=4)
+    plan = _plan(tmp_path, store)
+    assert plan.cells["FedCP", "even"].values == [40.0]
+    assert plan.cells["FedCP", "even"].status == "partly run"
+    assert first.key not in {run.config.key for run in plan.missing()}
+
+
+def test_results_of_another_profile_are_not_taken(tmp_path: Path, store: Store) -> None:
+    _keep(store, _plan(tmp_path, store).cells["FedCP", "even"].configs[0])
+    other = replace(PROFILE, run={**PROFILE.run, "rounds": 3})
+    plan = plan_table(_spec(tmp_path), other, 2, store, tmp_path)
+    assert {cell.status for cell in plan.cells.values()} == {"not run"}
+
+
+def test_a_plan_is_complete_when_every_seed_has_an_ending(tmp_path: Path, store: Store) -> None:
+    plan = _plan(tmp_path, store)
+    endings = ("finished", "diverged")
+    for run in plan.missing():
+        assert not plan.complete
+        status = endings[run.config.seed]
+        plan = plan.with_run(_keep(store, run.config, status=status))
+    assert plan.complete
+
+
+def test_a_plan_brought_up_to_date_equals_a_new_one(tmp_path: Path, store: Store) -> None:
+    plan = _plan(tmp_path, store)
+    for run in plan.missing()[:5]:
+        plan = plan.with_run(_keep(store, run.config, correct=run.config.seed))
+    assert plan == _plan(tmp_path, store)
+
+
+def test_one_skipped_seed_settles_the_whole_cell(tmp_path: Path, store: Store) -> None:
+    config = _plan(tmp_path, store).cells["FedCP", "even"].configs[0]
+    _keep(store, config, status="skipped", reason="too few samples")
+    cell = _plan(tmp_path, store).cells["FedCP", "even"]
+    assert (cell.status, cell.reason, cell.missing) == ("skipped", "too few samples", [])
+
+
+def test_a_cell_that_cannot_be_configured_says_why_and_leaves_the_others_alone(
+    tmp_path: Path, store: Store
+) -> None:
+    plan = _plan(tmp_path, store, text=SPEC.replace("algo: fedcp", "algo: fedcp, of: 3"))
+    assert set(plan.misconfigured) == {("FedCP", "skewed"), ("FedCP", "even")}
+    assert plan.misconfigured["FedCP", "even"] == "4 clients cannot be drawn from a partition of 3"
+    assert plan.cells["FedAvg", "even"].status == "not run"
+    assert not plan.complete
+
+
+def test_missing_real_data_is_named_with_the_command_that_gets_it(
+    tmp_path: Path, store: Store
+) -> None:
+    plan = plan_table(_spec(tmp_path), load_profile("paper"), 1, store, tmp_path)
+    assert all("pfl-bench data prepare mnist" in why for why in plan.misconfigured.values())
+    assert len(plan.misconfigured) == 6
+
+
+# --- impossible cells -----------------------------------------------------------------------------
+
+
+def test_foreseeing_marks_the_cells_that_the_partition_rules_out(
+    tmp_path: Path, store: Store
+) -> None:
+    text = SPEC.replace("algo: fedcp", "algo: perfedavg")
+    text = text.replace("{beta: 0.1}", "{beta: 1, fraction: 0.5}")
+    text = text.replace("{beta: 5}", "{beta: 5, batch_size: 100}")
+    plan = foresee(_plan(tmp_path, store, text=text), tmp_path)
+    impossible = {place: cell.impossible for place, cell in plan.cells.items() if cell.impossible}
+    assert set(impossible) == {("FedCP", "even")}
+    assert "needs two batches (200 training samples)" in str(impossible["FedCP", "even"])
+
+
+def test_foreseeing_stores_nothing(tmp_path: Path, store: Store) -> None:
+    foresee(_plan(tmp_path, store), tmp_path)
+    assert not store.root.exists()
+
+
+# --- time -----------------------------------------------------------------------------------------
+
+
+def test_the_same_algorithm_is_estimated_from_its_own_rounds(tmp_path: Path, store: Store) -> None:
+    plan = _plan(tmp_path, store)
+    for row, seconds in (("FedAvg", 1.0), ("FedCP", 3.0)):
+        _keep(store, plan.cells[row, "even"].configs[0], seconds=seconds)
+    pace = Pace.of(store)
+    assert pace.left(plan.cells["FedAvg", "skewed"].configs[1]) == pytest.approx(2 * 1.0)
+    assert pace.left(plan.cells["FedCP", "skewed"].configs[1]) == pytest.approx(2 * 3.0)
+
+
+def test_an_algorithm_not_yet_measured_costs_what_the_others_do(
+    tmp_path: Path, store: Store
+) -> None:
+    plan = _plan(tmp_path, store)
+    for row, seconds in (("FedAvg", 1.0), ("FedCP", 3.0)):
+        _keep(store, plan.cells[row, "even"].configs[0], seconds=seconds)
+    other = replace(plan.cells["FedCP", "even"].configs[0], algo="ditto")
+    assert Pace.of(store).left(other) == pytest.approx(2 * (1.0 + 3.0) / 2)
+
+
+def test_time_grows_with_rounds_epochs_and_samples(tmp_path: Path, store: Store) -> None:
+    config = _plan(tmp_path, store).cells["FedCP", "even"].configs[0]
+    _keep(store, config, seconds=1.0)
+    pace = Pace.of(store)
+    assert pace.left(replace(config, rounds=20)) == pytest.approx(20)
+    assert pace.left(replace(config, local_epochs=5)) == pytest.approx(2 * 5)
+    assert pace.left(replace(config, fraction=0.04)) == pytest.approx(2 * 2)
+    assert pace.left(replace(config, joining_ratio=(0.5, 1.0))) == pytest.approx(2 * 0.75)
+    assert pace.left(replace(config, sampled_from=16)) == pytest.approx(2 / 4)
+
+
+def test_a_run_that_was_cut_off_counts_its_remaining_rounds_only(
+    tmp_path: Path, store: Store
+) -> None:
+    config = replace(_plan(tmp_path, store).cells["FedCP", "even"].configs[0], rounds=10)
+    with store.open(config) as writer:
+        for round in (1, 2, 3):
+            writer.append(RoundRecord(round, [0], seconds={"total": 2.0}))
+    assert Pace.of(store).left(config) == pytest.approx(7 * 2.0)
+
+
+def test_what_nothing_was_measured_of_is_unknown(tmp_path: Path, store: Store) -> None:
+    plan = _plan(tmp_path, store)
+    assert estimate(plan, Pace.of(store)).unknown == 8
+    _keep(store, plan.cells["FedCP", "even"].configs[0], seconds=1.5)
+    guess = estimate(_plan(tmp_path, store), Pace.of(store))
+    assert guess.unknown == 0
+    assert guess.seconds == pytest.approx(7 * 2 * 1.5)
