@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from functools import cached_property
 from typing import Any
 
@@ -50,7 +50,9 @@ class RunConfig:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> RunConfig:
-        known = {f.name: values[f.name] for f in fields(cls)}
+        known = {f.name: values.get(f.name, f.default) for f in fields(cls)}
+        if absent := [name for name, value in known.items() if value is MISSING]:
+            raise KeyError(f"a stored configuration lacks {', '.join(absent)}")
         known["joining_ratio"] = tuple(known["joining_ratio"])
         known["record"] = tuple(known["record"])
         return cls(**known)

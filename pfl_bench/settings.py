@@ -95,6 +95,8 @@ class Profile:
     run: Mapping[str, Any]
     datasets: Mapping[str, Mapping[str, Any]]
     models: Mapping[str, Mapping[str, Any]]
+    seeds: int = 5
+    """Runs per cell of a table."""
 
 
 def profile_names() -> list[str]:
@@ -117,7 +119,7 @@ def load_profile(name: str) -> Profile:
 
 def _read_profile(path: Path) -> Profile:
     content = read_yaml(path)
-    parts = ("about", "run", "datasets", "models")
+    parts = ("about", "seeds", "run", "datasets", "models")
     for key in content:
         if key not in parts:
             raise UserError(f"{str(path)!r}: {unknown('key', key, parts)}")
@@ -128,7 +130,10 @@ def _read_profile(path: Path) -> Profile:
     )
     for block in (run, *datasets.values(), *models.values()):
         checked(block, str(path))
-    return Profile(path.stem, str(content.get("about", "")).strip(), run, datasets, models)
+    seeds = content.get("seeds", Profile.seeds)
+    if not isinstance(seeds, int) or isinstance(seeds, bool) or not 1 <= seeds <= 1000:
+        raise UserError(f"{str(path)!r}: seeds cannot be {seeds!r}; allowed: 1 to 1000")
+    return Profile(path.stem, str(content.get("about", "")).strip(), run, datasets, models, seeds)
 
 
 def _block(content: Mapping[str, Any], name: str, path: Path) -> dict[str, Any]:
@@ -148,12 +153,20 @@ def checked(values: Mapping[str, Any], where: str) -> dict[str, Any]:
         if value is None:
             continue
         try:
-            result[key] = SETTINGS[key].convert(value)
+            result[key] = SETTINGS[key].convert(_spelt(key, value))
         except (ValueError, TypeError, OverflowError):
             raise UserError(
                 f"{where}: {key} cannot be {value!r}; allowed: {SETTINGS[key].allowed}"
             ) from None
     return result
+
+
+def _spelt(key: str, value: Any) -> Any:
+    """A YAML list where the command line has a text: several series, or a range of ratios."""
+    separators = {"record": ",", "joining_ratio": "-"}
+    if isinstance(value, list) and key in separators:
+        return separators[key].join(map(str, value))
+    return value
 
 
 def merge(profile: Profile, chosen: Mapping[str, Any], default_model: str) -> Settings:

@@ -209,6 +209,7 @@ class Simulator:
         if self._is_evaluated(round) and not self.diverged:
             scores, series = self._evaluate(pool, round, tally.scores)
             extras |= series
+            self.diverged = _defect(scores, round)
         ended = time.perf_counter()
         return RoundRecord(
             round=round,
@@ -383,7 +384,7 @@ def sample_clients(config: RunConfig, clients: int, round: int) -> list[int]:
     generator = seeds.numpy_generator(config.seed, "join", round)
     low, high = config.joining_ratio
     ratio = low if low == high else generator.uniform(low, high)
-    count = max(1, int(ratio * clients))
+    count = max(1, math.floor(ratio * clients + 0.5))
     return sorted(generator.choice(clients, count, replace=False).tolist())
 
 
@@ -410,6 +411,14 @@ def in_order(
         current.reverse()
         while current:
             yield current.pop().result()
+
+
+def _defect(scores: Sequence[Score], round: int) -> str | None:
+    """What is wrong with the scores of a round, if anything is."""
+    for client, score in enumerate(scores):
+        if not math.isfinite(score.loss):
+            return f"the test loss of client {client} is {score.loss} in round {round}"
+    return None
 
 
 def _is_finite(value: Tensor) -> bool:

@@ -130,9 +130,8 @@ def test_rows_and_columns_restrict_the_table() -> None:
 
 
 def test_the_list_says_how_much_of_each_table_is_stored(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = importlib.import_module(
-        "pfl_bench.cli.table"
-    )  # the package has a command of that name
+    # By name, because the package has a command called table in the module's place.
+    module = importlib.import_module("pfl_bench.cli.table")
     monkeypatch.setattr(module, "table_names", lambda: ["mine.yaml"])
     config = _plan().missing()[0].config
     with Store(Path("results")).open(config) as writer:

@@ -57,8 +57,14 @@ def test_fixed_ratio_fixes_the_number_of_clients(ratio: float, count: int) -> No
 def test_ranged_ratio_draws_every_number_in_the_range() -> None:
     config = toy_config(joining_ratio=(0.5, 1.0))
     counts = Counter(len(sample_clients(config, 20, t)) for t in range(2000))
-    assert set(counts) == set(range(10, 20))
-    assert all(150 < count < 250 for count in counts.values())
+    assert set(counts) == set(range(10, 21))
+    assert all(150 < counts[n] < 250 for n in range(11, 20))
+    assert all(60 < counts[n] < 140 for n in (10, 20))  # half a step of the range each
+
+
+def test_a_share_is_rounded_to_the_nearest_number_of_clients() -> None:
+    config = toy_config(joining_ratio=(0.29, 0.29))
+    assert len(sample_clients(config, 100, 1)) == 29
 
 
 def test_every_client_joins_equally_often() -> None:
@@ -428,3 +434,12 @@ def test_finished_run_leaves_no_thread_behind() -> None:
     toy_run(toy_config(rounds=1), workers=3)
     gc.collect()
     assert threading.active_count() == before
+
+
+def test_a_test_loss_that_is_not_finite_is_diverged() -> None:
+    """One batch, one round: the training loss is that of the model before its only step."""
+    config = toy_config("local", rounds=1, lr=1e30, clients=2, batch_size=200)
+    simulator = toy_simulator(config)
+    records = list(simulator.rounds())
+    assert len(records) == 1 and math.isfinite(records[0].train_loss or math.nan)
+    assert "in round 1" in (simulator.diverged or "")

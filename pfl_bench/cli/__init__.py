@@ -14,12 +14,10 @@ from pfl_bench.cli.describe import list_, show
 from pfl_bench.cli.new import new
 from pfl_bench.cli.partition import partition
 from pfl_bench.cli.results import results
-from pfl_bench.cli.run import run
+from pfl_bench.cli.run import INTERRUPTED, run
 from pfl_bench.cli.table import table
 from pfl_bench.errors import UserError
 from pfl_bench.version import VERSION
-
-INTERRUPTED = 130
 
 
 class Commands(click.Group):

@@ -7,7 +7,7 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import click
 from rich.console import Console
@@ -119,11 +119,18 @@ def _live() -> Progress:
     )
 
 
-def report(ended: Sequence[tuple[RunConfig, StoredRun]], profile: str) -> None:
-    """The end of a command: each run, and their mean where there are several."""
+def report(
+    ended: Sequence[tuple[RunConfig, StoredRun]], profile: str, stored: Collection[str]
+) -> None:
+    """The end of a command: each run, and their mean where there are several.
+
+    `stored` has the keys of runs that were not computed now.
+    """
     for config, run in ended:
         click.echo(f"{title(config)} [{profile} profile]")
         _report_one(run)
+        if config.key in stored:
+            click.echo("                  stored earlier; --fresh computes it again")
     scores = [_best(run) for _, run in ended]
     known = [s for s in scores if s is not None]
     if len(known) > 1:

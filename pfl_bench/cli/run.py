@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from pfl_bench.config import RunConfig
     from pfl_bench.store import StoredRun
 
+INTERRUPTED = 130
+
 # What a configuration file may hold beside the settings themselves.
 _FILE_ONLY = ("set", "profile", "seeds")
 
@@ -103,13 +105,20 @@ def run(
     ]
     store = Store(paths.results_dir(results_folder))
     ended: list[tuple[RunConfig, StoredRun]] = []
-    for config in configs:
-        with watch(config, quiet=quiet or as_json) as watcher:
-            ended.append((config, execute(config, store, options, watcher)))
+    stored = set() if fresh else {c.key for c in configs if store.find(c) is not None}
+    try:
+        for config in configs:
+            with watch(config, quiet=quiet or as_json) as watcher:
+                ended.append((config, execute(config, store, options, watcher)))
+    except KeyboardInterrupt:
+        if not fresh:
+            raise
+        click.echo("Stopped. The same command starts over, because of --fresh.", err=True)
+        raise click.exceptions.Exit(INTERRUPTED) from None
     if as_json:
         click.echo(outcome(ended))
     else:
-        report(ended, chosen_profile.name)
+        report(ended, chosen_profile.name, stored)
 
 
 def _gather(

@@ -25,7 +25,7 @@ FAILED = 1
 @click.argument("name", metavar="NAME|FILE.yaml|list")
 @click.option("--profile", default="quick", metavar="NAME", help="quick, lite, paper, or a file.")
 @click.option(
-    "--seeds", type=click.IntRange(1, 1000), default=5, show_default=True, help="Runs per cell."
+    "--seeds", type=click.IntRange(1, 1000), help="Runs per cell (default: the profile's, often 5)."
 )
 @click.option("--rows", multiple=True, metavar="A,B", help="Only these rows (or algorithms).")
 @click.option("--columns", multiple=True, metavar="A,B", help="Only these columns.")
@@ -47,7 +47,7 @@ def table(
     context: click.Context,
     name: str,
     profile: str,
-    seeds: int,
+    seeds: int | None,
     rows: tuple[str, ...],
     columns: tuple[str, ...],
     dry_run: bool,
@@ -75,6 +75,7 @@ def table(
     for plugin in plugins:
         load_plugin(Path(plugin))
     chosen_profile = _profile(profile, data_dir)
+    seeds = seeds or chosen_profile.seeds
     folder, store = paths.data_dir(data_dir), Store(paths.results_dir(results_folder))
     if name == "list":
         _refuse({"--rows": rows, "--columns": columns, "--dry-run": dry_run, "--out": out})
