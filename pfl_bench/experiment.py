@@ -18,7 +18,7 @@ from pfl_bench.hyper import as_dict, resolve
 from pfl_bench.models import MODELS, model_spec
 from pfl_bench.registry import load_algorithm, plugin_fingerprint
 from pfl_bench.settings import Profile, Settings, checked, merge, parse_ratio
-from pfl_bench.simulator import RECORDABLE
+from pfl_bench.tally import RECORDABLE
 
 PFLLIB = "pfllib:"
 _DECIDED_BY_PFLLIB = (

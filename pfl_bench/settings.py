@@ -1,14 +1,14 @@
 """From what the user says to a RunConfig: the settings, their defaults, and who overrides whom.
 
-Lowest first: the paper's defaults, the profile, the profile's word on this dataset, its word on
-this model, a configuration file, the command line.
+Lowest first: the paper's defaults, the profile, the profile's word on this dataset, on this model,
+on this table, a configuration file or a table's cell, the command line.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -88,7 +88,7 @@ SETTINGS: dict[str, Knob] = knobs(Settings)
 
 @dataclass(frozen=True)
 class Profile:
-    """How much of an experiment to run: overrides for all runs, per dataset and per model."""
+    """How much of an experiment to run: overrides for all runs, per dataset, model and table."""
 
     name: str
     about: str
@@ -97,6 +97,7 @@ class Profile:
     models: Mapping[str, Mapping[str, Any]]
     seeds: int = 5
     """Runs per cell of a table."""
+    tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 def profile_names() -> list[str]:
@@ -119,21 +120,22 @@ def load_profile(name: str) -> Profile:
 
 def _read_profile(path: Path) -> Profile:
     content = read_yaml(path)
-    parts = ("about", "seeds", "run", "datasets", "models")
+    parts = ("about", "seeds", "run", "datasets", "models", "tables")
     for key in content:
         if key not in parts:
             raise UserError(f"{str(path)!r}: {unknown('key', key, parts)}")
     run = _block(content, "run", path)
-    datasets, models = (
+    datasets, models, tables = (
         {name: _block(part, name, path) for name in part}
-        for part in (_block(content, "datasets", path), _block(content, "models", path))
+        for part in (_block(content, key, path) for key in ("datasets", "models", "tables"))
     )
-    for block in (run, *datasets.values(), *models.values()):
+    for block in (run, *datasets.values(), *models.values(), *tables.values()):
         checked(block, str(path))
     seeds = content.get("seeds", Profile.seeds)
     if not isinstance(seeds, int) or isinstance(seeds, bool) or not 1 <= seeds <= 1000:
         raise UserError(f"{str(path)!r}: seeds cannot be {seeds!r}; allowed: 1 to 1000")
-    return Profile(path.stem, str(content.get("about", "")).strip(), run, datasets, models, seeds)
+    about = str(content.get("about", "")).strip()
+    return Profile(path.stem, about, run, datasets, models, seeds, tables)
 
 
 def _block(content: Mapping[str, Any], name: str, path: Path) -> dict[str, Any]:

@@ -14,15 +14,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
 
 from pfl_bench import seeds
-from pfl_bench.algorithm import Algorithm, ServerState, Start, Upload, build_network
-from pfl_bench.client import Client, ClientState, Message, Score, Task
+from pfl_bench.algorithm import Algorithm, Start, Upload, build_network
+from pfl_bench.client import Client, ClientState, Score, Task
 from pfl_bench.config import RunConfig
 from pfl_bench.data import Dataset
 from pfl_bench.datasets.partition import Partition
@@ -32,83 +31,13 @@ from pfl_bench.models import Inputs, build_model, check_fit, seeded
 from pfl_bench.network import Network
 from pfl_bench.records import RoundRecord
 from pfl_bench.registry import load_algorithm
+from pfl_bench.snapshot import Snapshot
+from pfl_bench.tally import CONVERGENCE, Tally, Trained
 
 T = TypeVar("T")
 
 IN_FLIGHT = 32
 """How many clients' uploads may wait for their turn: bounds memory, whatever the client count."""
-
-CONVERGENCE = "convergence"
-RECORDABLE = {CONVERGENCE: "training loss and test accuracy before and after local learning"}
-
-
-@dataclass(frozen=True)
-class Trained:
-    """What one client's job gives back."""
-
-    upload: Upload
-    state: dict[str, Tensor]
-    stats: Tensor | None
-    received: Message
-    train_loss: float
-    score: Score | None
-    convergence: dict[str, tuple[float, Score]] | None
-
-    @property
-    def defect(self) -> str | None:
-        if not math.isfinite(self.train_loss):
-            return f"the training loss of client {self.upload.client} is {self.train_loss}"
-        if not all(_is_finite(value) for value in self.upload.message.values()):
-            return f"the upload of client {self.upload.client} holds values that are not finite"
-        return None
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """The state after a round: all that is needed to continue."""
-
-    round: int
-    server: ServerState
-    clients: dict[int, dict[str, Tensor]]
-    stats: dict[int, Tensor]
-    server_stats: Tensor | None
-
-    def tensors(self) -> dict[str, Tensor]:
-        """The snapshot under flat names, for a checkpoint."""
-        flat: dict[str, Tensor] = {}
-        for name, value in self.server.items():
-            if isinstance(value, Tensor):
-                flat[f"server/{name}"] = value
-            else:
-                flat.update({f"server/{name}/{i}": tensor for i, tensor in enumerate(value)})
-        for client, state in self.clients.items():
-            flat.update({f"client/{client}/{name}": value for name, value in state.items()})
-        flat.update({f"stats/{client}": value for client, value in self.stats.items()})
-        if self.server_stats is not None:
-            flat["server_stats"] = self.server_stats
-        return flat
-
-    @classmethod
-    def from_tensors(cls, round: int, flat: dict[str, Tensor], device: torch.device) -> Snapshot:
-        snapshot = cls(round, {}, {}, {}, None)
-        lists: dict[str, dict[int, Tensor]] = {}
-        server_stats = None
-        for name, cpu_value in flat.items():
-            value = cpu_value.to(device)
-            match name.split("/"):
-                case ["server", key]:
-                    snapshot.server[key] = value
-                case ["server", key, index]:
-                    lists.setdefault(key, {})[int(index)] = value
-                case ["client", index, key]:
-                    snapshot.clients.setdefault(int(index), {})[key] = value
-                case ["stats", index]:
-                    snapshot.stats[int(index)] = value
-                case _:
-                    server_stats = value
-        for key, values in lists.items():
-            snapshot.server[key] = [values[i] for i in range(len(values))]
-        return cls(round, snapshot.server, snapshot.clients, snapshot.stats, server_stats)
 
 
 class Interrupted(Exception):
@@ -192,7 +121,7 @@ class Simulator:
     def _round(self, pool: ThreadPoolExecutor, round: int) -> RoundRecord:
         began = time.perf_counter()
         joined = sample_clients(self.config, self.task.clients, round)
-        tally = _Tally(self)
+        tally = Tally(self.snapshot)
         total = sum(self.shards[i].samples for i in joined)
 
         def job(index: int) -> Trained:
@@ -202,9 +131,7 @@ class Simulator:
         server = self.algorithm.aggregate(self.snapshot.server, tally.uploads(trained))
         ended_training = time.perf_counter()
         self.diverged = tally.defect and f"{tally.defect} in round {round}"
-        self.snapshot = Snapshot(
-            round, server, tally.clients, tally.stats, tally.server_stats(self.snapshot)
-        )
+        self.snapshot = tally.snapshot(round, server)
         scores, extras = None, tally.extras()
         if self._is_evaluated(round) and not self.diverged:
             scores, series = self._evaluate(pool, round, tally.scores)
@@ -322,63 +249,6 @@ class Simulator:
             raise Interrupted
 
 
-class _Tally:
-    """Gathers a round's uploads as they pass by on their way to the aggregation."""
-
-    def __init__(self, simulator: Simulator):
-        self._averages_stats = simulator.snapshot.server_stats is not None
-        self.clients = dict(simulator.snapshot.clients)
-        self.stats = dict(simulator.snapshot.stats)
-        self.scores: dict[int, Score] = {}
-        self.defect: str | None = None
-        self.train_loss = 0.0
-        self.bytes_up = self.bytes_down = self.parameters_up = self.parameters_down = 0
-        self._mean_stats: Tensor | None = None
-        self._convergence: list[tuple[float, dict[str, tuple[float, Score]]]] = []
-
-    def uploads(self, trained: Iterator[Trained]) -> Iterator[Upload]:
-        for one in trained:
-            self._count(one)
-            yield one.upload
-
-    def _count(self, one: Trained) -> None:
-        index, weight = one.upload.client, one.upload.weight
-        self.bytes_up += _bytes(one.upload.message)
-        self.bytes_down += _bytes(one.received)
-        self.parameters_up += _parameters(one.upload.message)
-        self.parameters_down += _parameters(one.received)
-        self.train_loss += weight * one.train_loss
-        self.defect = self.defect or one.defect
-        if one.state:
-            self.clients[index] = one.state
-        if one.score is not None:
-            self.scores[index] = one.score
-        if one.convergence is not None:
-            self._convergence.append((weight, one.convergence))
-        if one.stats is not None and self._averages_stats:
-            if self._mean_stats is None:
-                self._mean_stats = torch.zeros_like(one.stats)
-            self._mean_stats.add_(one.stats, alpha=weight)
-        elif one.stats is not None:
-            self.stats[index] = one.stats
-
-    def server_stats(self, before: Snapshot) -> Tensor | None:
-        return before.server_stats if self._mean_stats is None else self._mean_stats
-
-    def extras(self) -> dict[str, Any]:
-        """The convergence series: losses weighted by samples, accuracy over the joined clients."""
-        if not self._convergence:
-            return {}
-        series = {}
-        for when in ("before", "after"):
-            rows = [(weight, *values[when]) for weight, values in self._convergence]
-            series[when] = {
-                "train_loss": sum(weight * loss for weight, loss, _ in rows),
-                "accuracy": sum(s.correct for *_, s in rows) / sum(s.total for *_, s in rows),
-            }
-        return {CONVERGENCE: series}
-
-
 def sample_clients(config: RunConfig, clients: int, round: int) -> list[int]:
     """The clients that join a round, in order; the same for every algorithm under one seed."""
     generator = seeds.numpy_generator(config.seed, "join", round)
@@ -419,15 +289,3 @@ def _defect(scores: Sequence[Score], round: int) -> str | None:
         if not math.isfinite(score.loss):
             return f"the test loss of client {client} is {score.loss} in round {round}"
     return None
-
-
-def _is_finite(value: Tensor) -> bool:
-    return not value.is_floating_point() or bool(torch.isfinite(value.sum()))
-
-
-def _bytes(message: Message) -> int:
-    return sum(value.numel() * value.element_size() for value in message.values())
-
-
-def _parameters(message: Message) -> int:
-    return sum(value.numel() for value in message.values() if value.is_floating_point())

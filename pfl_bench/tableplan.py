@@ -148,7 +148,8 @@ def plan_table(
     cells = {}
     for place, cell in spec.cells.items():
         try:
-            first = configure(profile, cell.chosen, cell.hyper, data_dir)
+            chosen = {**profile.tables.get(spec.name, {}), **cell.chosen}
+            first = configure(profile, chosen, cell.hyper, data_dir)
         except UserError as error:
             cells[place] = CellPlan(cell, (), (), str(error))
             continue

@@ -15,7 +15,7 @@ from pfl_bench.records import RoundRecord
 from pfl_bench.settings import Profile, load_profile
 from pfl_bench.store import Store, StoredRun
 from pfl_bench.tableplan import CellPlan, Pace, TablePlan, estimate, foresee, plan_table
-from pfl_bench.tablespec import Cell, TableSpec, read_table
+from pfl_bench.tablespec import Cell, TableSpec, load_table, read_table
 
 PROFILE = Profile("tiny", "", {"source": "standin", "rounds": 2, "fraction": 0.02}, {}, {})
 
@@ -283,3 +283,11 @@ def test_what_nothing_was_measured_of_is_unknown(tmp_path: Path, store: Store) -
     guess = estimate(_plan(tmp_path, store), Pace.of(store))
     assert guess.unknown == 0
     assert guess.seconds == pytest.approx(7 * 2 * 1.5)
+
+
+def test_a_profile_can_have_a_word_on_one_table(tmp_path: Path) -> None:
+    spec = load_table("local_epochs").restricted(("fedavg",), ("5",))
+    profile = replace(PROFILE, tables={"local_epochs": {"rounds": 1, "local_epochs": 3}})
+    plan = plan_table(spec, profile, 1, Store(tmp_path), tmp_path)
+    (config,) = plan.cells["FedAvg", "5"].configs
+    assert (config.rounds, config.local_epochs) == (1, 5), "the cell's own settings win"

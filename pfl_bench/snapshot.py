@@ -1,0 +1,58 @@
+"""The state of a run between two rounds, and its form in a checkpoint."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pfl_bench.algorithm import ServerState
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The state after a round: all that is needed to continue."""
+
+    round: int
+    server: ServerState
+    clients: dict[int, dict[str, Tensor]]
+    stats: dict[int, Tensor]
+    server_stats: Tensor | None
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The snapshot under flat names, for a checkpoint."""
+        flat: dict[str, Tensor] = {}
+        for name, value in self.server.items():
+            if isinstance(value, Tensor):
+                flat[f"server/{name}"] = value
+            else:
+                flat.update({f"server/{name}/{i}": tensor for i, tensor in enumerate(value)})
+        for client, state in self.clients.items():
+            flat.update({f"client/{client}/{name}": value for name, value in state.items()})
+        flat.update({f"stats/{client}": value for client, value in self.stats.items()})
+        if self.server_stats is not None:
+            flat["server_stats"] = self.server_stats
+        return flat
+
+    @classmethod
+    def from_tensors(cls, round: int, flat: dict[str, Tensor], device: torch.device) -> Snapshot:
+        snapshot = cls(round, {}, {}, {}, None)
+        lists: dict[str, dict[int, Tensor]] = {}
+        server_stats = None
+        for name, cpu_value in flat.items():
+            value = cpu_value.to(device)
+            match name.split("/"):
+                case ["server", key]:
+                    snapshot.server[key] = value
+                case ["server", key, index]:
+                    lists.setdefault(key, {})[int(index)] = value
+                case ["client", index, key]:
+                    snapshot.clients.setdefault(int(index), {})[key] = value
+                case ["stats", index]:
+                    snapshot.stats[int(index)] = value
+                case _:
+                    server_stats = value
+        for key, values in lists.items():
+            snapshot.server[key] = [values[i] for i in range(len(values))]
+        return cls(round, snapshot.server, snapshot.clients, snapshot.stats, server_stats)
