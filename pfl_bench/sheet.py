@@ -186,13 +186,19 @@ def _place(value: float, among: Iterable[float]) -> int:
 # --- the caption --------------------------------------------------------------------------------
 
 
+def _profile(plan: TablePlan) -> str:
+    """The profile and what it says of itself."""
+    about = " ".join(plan.profile.about.split())
+    return f"{plan.profile.name}. {about}" if about else plan.profile.name
+
+
 def facts(plan: TablePlan) -> dict[str, str]:
     """All that must be known to read the table and to make it again."""
     cells = list(plan.cells.values())
     configs = [config for cell in cells for config in cell.configs]
     runs = [run for cell in cells for run in cell.runs if run is not None]
     said = {
-        "Profile": plan.profile.name,
+        "Profile": _profile(plan),
         "Data": "; ".join(dict.fromkeys(map(_data, configs))),
         "Seeds": f"{plan.seeds} per cell",
         "Scoring": SCORING[plan.spec.metric],
