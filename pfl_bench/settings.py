@@ -9,14 +9,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from pfl_bench.errors import UserError, unknown
 from pfl_bench.hyper import Knob, knob, knobs
-from pfl_bench.yamlfile import read_yaml
+from pfl_bench.yamlfile import find_yaml, packaged_names, read_yaml
 
+PROFILES = "pfl_bench.profiles"
 PAPER, OURS = "FedCP paper", "pfl-bench"
 
 
@@ -101,21 +101,12 @@ class Profile:
 
 
 def profile_names() -> list[str]:
-    folder = resources.files("pfl_bench.profiles")
-    return sorted(
-        f.name.removesuffix(".yaml") for f in folder.iterdir() if f.name.endswith(".yaml")
-    )
+    return packaged_names(PROFILES)
 
 
 def load_profile(name: str) -> Profile:
     """A built-in profile by name, or one of the user's own by the path of its file."""
-    own = Path(name).expanduser()
-    if name not in profile_names():
-        if own.suffix not in (".yaml", ".yml"):
-            raise unknown("profile", name, profile_names())
-        return _read_profile(own)
-    with resources.as_file(resources.files("pfl_bench.profiles") / f"{name}.yaml") as path:
-        return _read_profile(path)
+    return _read_profile(find_yaml("profile", name, PROFILES))
 
 
 def _read_profile(path: Path) -> Profile:

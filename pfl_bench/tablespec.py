@@ -23,15 +23,15 @@ import dataclasses
 import shlex
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from pfl_bench.errors import UserError, unknown
 from pfl_bench.measures import MEASURES
 from pfl_bench.settings import checked, parse_ratio
-from pfl_bench.yamlfile import read_yaml
+from pfl_bench.yamlfile import find_yaml, packaged_names, read_yaml
 
+TABLES = "pfl_bench.tables"
 METRICS = ("accuracy", "overhead", "psnr")
 COMPARED = ("rows", "columns")
 
@@ -127,21 +127,13 @@ class TableSpec:
 
 
 def table_names() -> list[str]:
-    folder = resources.files("pfl_bench.tables")
-    return sorted(
-        f.name.removesuffix(".yaml") for f in folder.iterdir() if f.name.endswith(".yaml")
-    )
+    return packaged_names(TABLES)
 
 
 def load_table(name: str) -> TableSpec:
     """A table of the paper by name, or one of the user's own by the path of its file."""
-    own = Path(name).expanduser()
-    if name not in table_names():
-        if own.suffix not in (".yaml", ".yml"):
-            raise unknown("table", name, table_names())
-        return dataclasses.replace(read_table(own), arguments=shlex.quote(name))
-    with resources.as_file(resources.files("pfl_bench.tables") / f"{name}.yaml") as path:
-        return dataclasses.replace(read_table(path), arguments=name)
+    spec = read_table(find_yaml("table", name, TABLES))
+    return dataclasses.replace(spec, arguments=shlex.quote(name))
 
 
 def read_table(path: Path) -> TableSpec:

@@ -1,14 +1,15 @@
-"""Reading YAML that people write: safe, mappings only, and a key given twice is an error."""
+"""YAML that people write: those that come with the package, and safe, strict reading of them."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from pfl_bench.errors import UserError
+from pfl_bench.errors import UserError, unknown
 
 
 class _StrictLoader(yaml.SafeLoader):
@@ -53,3 +54,19 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
         raise UserError(f"{str(path)!r} must hold a mapping of names to values")
     return content
+
+
+def packaged_names(package: str) -> list[str]:
+    """The names of the YAML files that lie in a package."""
+    names = (file.name for file in resources.files(package).iterdir())
+    return sorted(name.removesuffix(".yaml") for name in names if name.endswith(".yaml"))
+
+
+def find_yaml(kind: str, name: str, package: str) -> Path:
+    """The file of a packaged name, or the user's own file where a path is given."""
+    if name in packaged_names(package):
+        return Path(str(resources.files(package) / f"{name}.yaml"))
+    own = Path(name).expanduser()
+    if own.suffix not in (".yaml", ".yml"):
+        raise unknown(kind, name, packaged_names(package))
+    return own
