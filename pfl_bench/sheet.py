@@ -188,7 +188,7 @@ def _place(value: float, among: Iterable[float]) -> int:
 
 def _profile(plan: TablePlan) -> str:
     """The profile and what it says of itself."""
-    about = " ".join(plan.profile.about.split())
+    about = " ".join(plan.profile.about.split()).removesuffix(".")
     return f"{plan.profile.name}. {about}" if about else plan.profile.name
 
 

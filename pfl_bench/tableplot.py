@@ -59,10 +59,10 @@ def draw(plan: TablePlan) -> Figure:
 
 
 def _title(sheet: Sheet, letters: int) -> str:
-    facts = sheet.facts
+    seeds = sheet.facts["Seeds"].replace("per cell", "seeds")
     standin = any(entry.standin for entry in sheet.entries.values())
     data = "embedded stand-in data, not the paper's" if standin else "real data"
-    below = f"profile {facts['Profile']}, {facts['Seeds'].replace('per cell', 'seeds')}, {data}"
+    below = f"profile {sheet.plan.profile.name}, {seeds}, {data}"
     return f"{textwrap.fill(sheet.plan.spec.caption, letters)}\n{below}"
 
 
