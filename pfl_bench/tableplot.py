@@ -59,7 +59,7 @@ def draw(plan: TablePlan) -> Figure:
 
 
 def _title(sheet: Sheet, letters: int) -> str:
-    seeds = sheet.facts["Seeds"].replace("per cell", "seeds")
+    seeds = "1 seed" if sheet.plan.seeds == 1 else f"{sheet.plan.seeds} seeds"
     standin = any(entry.standin for entry in sheet.entries.values())
     data = "embedded stand-in data, not the paper's" if standin else "real data"
     below = f"profile {sheet.plan.profile.name}, {seeds}, {data}"
