@@ -193,9 +193,9 @@ class Simulator:
         series = [name for name in self.config.record if name in self.algorithm.recordable]
 
         def job(index: int) -> tuple[Score, list[Any]]:
+            if index in known and not series:
+                return known[index], []
             with self._client(index, round) as client:
-                if index in known and not series:
-                    return known[index], []
                 received = self.algorithm.download(self.snapshot.server, index)
                 self.algorithm.scored(client, received)
                 score = known[index] if index in known else self._score(client)
@@ -206,13 +206,13 @@ class Simulator:
         values = {name: [row[k] for _, row in results] for k, name in enumerate(series)}
         return [score for score, _ in results], values
 
-    def _score(self, client: Client) -> Score:
-        return client.evaluate(lambda x: self.algorithm.predict(client, x))
+    def _score(self, client: Client, which: str = "test") -> Score:
+        """The model in the workspace on one of the client's sets."""
+        return client.evaluate(lambda x: self.algorithm.predict(client, x), which)
 
     def _losses(self, client: Client) -> tuple[float, Score]:
         """Mean training loss and test score of the model in the workspace."""
-        predict = lambda x: self.algorithm.predict(client, x)  # noqa: E731
-        return client.evaluate(predict, "train").loss, client.evaluate(predict, "test")
+        return self._score(client, "train").loss, self._score(client)
 
     def _is_evaluated(self, round: int) -> bool:
         return round % self.config.eval_every == 0 or round == self.config.rounds
@@ -226,8 +226,7 @@ class Simulator:
     @contextlib.contextmanager
     def _client(self, index: int, round: int) -> Iterator[Client]:
         """A client on a free workspace, with what it kept."""
-        if self.cancelled.is_set():
-            raise Interrupted
+        self._check_cancelled()
         net = self._workspaces.get()
         try:
             self._load_stats(net, index)
