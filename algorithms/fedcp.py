@@ -24,6 +24,7 @@ from pfl_bench.client import Client, Message, Task
 from pfl_bench.errors import UserError
 from pfl_bench.federation import Batch
 from pfl_bench.hyper import knob
+from pfl_bench.layers import WideLinear
 from pfl_bench.losses import mmd
 from pfl_bench.models import Model
 
@@ -69,11 +70,13 @@ class PolicyNetwork(nn.Sequential):
 
     def __init__(self, features: int, layers: int, norm: str, activation: str):
         deeper = [
-            layer for _ in range(layers - 1) for layer in (nn.Linear(features, features), nn.ReLU())
+            layer
+            for _ in range(layers - 1)
+            for layer in (WideLinear(features, features), nn.ReLU())
         ]
         super().__init__(
             *deeper,
-            nn.Linear(features, 2 * features),
+            WideLinear(features, 2 * features),
             NORMS[norm](2 * features),
             ACTIVATIONS[activation](),
         )

@@ -10,6 +10,7 @@ import math
 from collections import UserDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -129,12 +130,7 @@ class Client:
         self.net.train()
         lr = self.lr if lr is None else lr
         for batch in self.batches() if batches is None else batches:
-            value = loss(batch)
-            gradients = self.net.gradients(value, parts)
-            if toward is not None:
-                self.net.pull(toward, lr * strength)
-            self.net.descend(gradients, lr, parts)
-            self.report(value)
+            self.report(self.net.step(partial(loss, batch), lr, parts, toward, strength))
 
     def report(self, loss: Tensor) -> None:
         """Count one step's loss into the round's mean training loss."""

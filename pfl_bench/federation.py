@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-EVALUATION_BATCH = 250
+EVALUATION_BATCH = 50
+"""Few enough that the activations of a convolution stay in the cache."""
 
 
 @dataclass(frozen=True)

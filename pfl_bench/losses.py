@@ -13,16 +13,18 @@ def mmd(x: Tensor, y: Tensor) -> Tensor:
     """Squared maximum mean discrepancy between two batches of features.
 
     The kernel is the sum of RBF kernels exp(−d²/(2a)) for a in MMD_WIDTHS; expectations are means
-    over all pairs of the batch.
+    over all pairs of the batch. With s = (1/n, …, −1/m, …) that is sᵀ K s over both batches.
     """
-    return _mean_kernel(x, x) + _mean_kernel(y, y) - 2 * _mean_kernel(x, y)
-
-
-def _mean_kernel(x: Tensor, y: Tensor) -> Tensor:
-    squared = (x * x).sum(1)[:, None] + (y * y).sum(1)[None, :] - 2 * x @ y.T
+    z = torch.cat((x, y))
+    gram = z @ z.T
+    norms = gram.diagonal()
     # Rounding can leave a tiny negative distance between equal rows.
-    squared = squared.clamp_min(0)
-    return torch.stack([torch.exp(squared / (-2 * a)) for a in MMD_WIDTHS]).sum(0).mean()
+    squared = (norms[:, None] + norms[None, :] - 2 * gram).clamp_min(0)
+    scales = torch.tensor(MMD_WIDTHS, dtype=z.dtype, device=z.device).mul_(-2)
+    kernel = torch.exp(squared / scales[:, None, None]).sum(0)
+    s = z.new_full((len(z),), 1 / len(x))
+    s[len(x) :] = -1 / len(y)
+    return s @ kernel @ s
 
 
 def balanced_softmax(logits: Tensor, y: Tensor, class_counts: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from pfl_bench import seeds
 from pfl_bench.errors import UserError, unknown
+from pfl_bench.layers import WideLinear
 
 TEXT_LENGTH = 200
 
@@ -63,7 +64,7 @@ class ConvExtractor(nn.Module):
         super().__init__()
         self.conv1 = nn.Conv2d(channels, 32, 5)
         self.conv2 = nn.Conv2d(32, 64, 5)
-        self.fc = nn.Linear(64 * _conv_side(height) * _conv_side(width), 512)
+        self.fc = WideLinear(64 * _conv_side(height) * _conv_side(width), 512)
 
     def forward(self, x: Tensor) -> Tensor:
         x = F.relu(F.max_pool2d(self.conv1(x), 2))

@@ -6,11 +6,15 @@ into the workspace. What lives here: the layout and a gradient step. What does n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from pfl_bench.layers import WideLinear, factored
 
 
 class Network:
@@ -31,8 +35,10 @@ class Network:
         for name in frozen:
             self.parts[name].requires_grad_(False)
         self._parameters = {n: list(self.parts[n].parameters()) for n in self.trainable_parts}
+        self._wide = {n: _wide_layers(self.parts[n]) for n in self.trainable_parts}
         last = self._slices[self.trainable_parts[-1]].stop if self.trainable_parts else 0
         self.trainable = self.vector[:last]
+        self.seconds_copying = 0.0
 
     def __getitem__(self, part: str) -> Tensor:
         """The slice of the vector that holds `part`: a view, to read or to copy into."""
@@ -51,8 +57,9 @@ class Network:
 
     def load(self, values: Mapping[str, Tensor]) -> None:
         """Copy vectors into the parts of the same names."""
-        for part, value in values.items():
-            self[part].copy_(value)
+        with self._copying():
+            for part, value in values.items():
+                self[part].copy_(value)
 
     def split(self, model: Tensor) -> dict[str, Tensor]:
         """A vector of all trainable parts, as views by part."""
@@ -60,7 +67,16 @@ class Network:
 
     def copy(self, parts: Iterable[str]) -> dict[str, Tensor]:
         """Real copies of the given parts, by name."""
-        return {part: self[part].clone() for part in parts}
+        with self._copying():
+            return {part: self[part].clone() for part in parts}
+
+    @contextmanager
+    def _copying(self) -> Iterator[None]:
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds_copying += time.perf_counter() - began
 
     def parameters(self, parts: Sequence[str] | None = None) -> list[nn.Parameter]:
         names = self.trainable_parts if parts is None else parts
@@ -76,6 +92,38 @@ class Network:
         """θ ← θ − η g. Sparse gradients touch only the rows they name."""
         for parameter, gradient in zip(self.parameters(parts), gradients, strict=True):
             parameter.add_(gradient, alpha=-lr)
+
+    def step(
+        self,
+        loss: Callable[[], Tensor],
+        lr: float,
+        parts: Sequence[str] | None = None,
+        toward: Mapping[str, Tensor] | None = None,
+        strength: float = 0.0,
+    ) -> Tensor:
+        """One SGD step on `loss`, whose value it returns; `toward` as in `pull`.
+
+        The same as `gradients`, `pull` and `descend`, but for the rounding: the gradients of wide
+        layers are added to their weights without being written down. What the loss does not depend
+        on stays as it is.
+        """
+        names = self.trainable_parts if parts is None else parts
+        parameters = self.parameters(parts)
+        with factored(layer for name in names for layer in self._wide[name]) as calls:
+            value = loss()
+        outputs = [y for _, _, y in calls]
+        # A loss can also name a wide weight itself, hence weights and outputs; or neither.
+        gradients = torch.autograd.grad(value, [*parameters, *outputs], allow_unused=True)
+        if toward is not None:
+            self.pull(toward, lr * strength)
+        with torch.no_grad():
+            for parameter, gradient in zip(parameters, gradients, strict=False):
+                if gradient is not None:
+                    parameter.add_(gradient, alpha=-lr)
+            for (weight, x, _), gradient in zip(calls, gradients[len(parameters) :], strict=True):
+                if gradient is not None:
+                    weight.addmm_(gradient.t(), x, alpha=-lr)
+        return value.detach()
 
     @torch.no_grad()
     def pull(self, toward: Mapping[str, Tensor], strength: float) -> None:
@@ -110,6 +158,10 @@ def _flatten(groups: Mapping[str, list[nn.Parameter]]) -> tuple[Tensor, dict[str
             offset += parameter.numel()
         slices[name] = slice(start, offset)
     return vector, slices
+
+
+def _wide_layers(module: nn.Module) -> list[WideLinear]:
+    return [layer for layer in module.modules() if isinstance(layer, WideLinear)]
 
 
 def _shaped(flat: Tensor, shape: torch.Size) -> Tensor:

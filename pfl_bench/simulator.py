@@ -11,7 +11,6 @@ import contextlib
 import math
 import queue
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar, cast
@@ -32,6 +31,7 @@ from pfl_bench.network import Network
 from pfl_bench.records import RoundRecord
 from pfl_bench.registry import load_algorithm
 from pfl_bench.snapshot import Snapshot
+from pfl_bench.stopwatch import RoundWatch
 from pfl_bench.tally import CONVERGENCE, Tally, Trained
 
 T = TypeVar("T")
@@ -119,25 +119,24 @@ class Simulator:
     # --- one round ----------------------------------------------------------------------------
 
     def _round(self, pool: ThreadPoolExecutor, round: int) -> RoundRecord:
-        began = time.perf_counter()
+        watch = RoundWatch(self.workers)
         joined = sample_clients(self.config, self.task.clients, round)
         tally = Tally(self.snapshot)
         total = sum(self.shards[i].samples for i in joined)
 
         def job(index: int) -> Trained:
-            return self._train(index, round, self.shards[index].samples / total)
+            return self._train(index, round, self.shards[index].samples / total, watch)
 
         trained = in_order(pool, job, joined, cost=lambda i: self.shards[i].samples)
-        server = self.algorithm.aggregate(self.snapshot.server, tally.uploads(trained))
-        ended_training = time.perf_counter()
+        with watch.aggregation(trained) as arriving:
+            server = self.algorithm.aggregate(self.snapshot.server, tally.uploads(arriving))
         self.diverged = tally.defect and f"{tally.defect} in round {round}"
         self.snapshot = tally.snapshot(round, server)
         scores, extras = None, tally.extras()
         if self._is_evaluated(round) and not self.diverged:
-            scores, series = self._evaluate(pool, round, tally.scores)
+            scores, series = self._evaluate(pool, round, tally.scores, watch)
             extras |= series
             self.diverged = _defect(scores, round)
-        ended = time.perf_counter()
         return RoundRecord(
             round=round,
             joined=joined,
@@ -150,29 +149,30 @@ class Simulator:
             parameters_up=tally.parameters_up,
             parameters_down=tally.parameters_down,
             extras=extras,
-            seconds={
-                "train": ended_training - began,
-                "evaluate": ended - ended_training,
-                "total": ended - began,
-            },
+            seconds=watch.split(),
         )
 
-    def _train(self, index: int, round: int, weight: float) -> Trained:
+    def _train(self, index: int, round: int, weight: float, watch: RoundWatch) -> Trained:
         """The job of one joined client, on a worker."""
-        with self._client(index, round) as client:
+        with self.client(index, round) as client:
             received = self.algorithm.download(self.snapshot.server, index)
             convergence: dict[str, tuple[float, Score]] | None = None
             if CONVERGENCE in self.config.record:
-                self.algorithm.scored(client, received)
-                convergence = {"before": self._losses(client)}
-                self._load_stats(client.net, index)
-            message = self.algorithm.local_update(client, received)
+                with watch.measure("evaluation"):
+                    self.algorithm.scored(client, received)
+                    convergence = {"before": self._losses(client)}
+                    self._load_stats(client.net, index)
+            copied = client.net.seconds_copying
+            with watch.measure("training"):
+                message = self.algorithm.local_update(client, received)
+            watch.move(client.net.seconds_copying - copied, "training", "communication")
             stats = client.net.stats.clone() if client.net.stats.numel() else None
             score = None
-            if self.algorithm.scores_after_training and self._is_evaluated(round):
-                score = self._score(client)
-            if convergence is not None:
-                convergence["after"] = self._losses(client)
+            with watch.measure("evaluation"):
+                if self.algorithm.scores_after_training and self._is_evaluated(round):
+                    score = self._score(client)
+                if convergence is not None:
+                    convergence["after"] = self._losses(client)
             if self.snapshot.server_stats is not None and stats is not None:
                 message = {**message, "stats": stats}
                 received = {**received, "stats": self.snapshot.server_stats}
@@ -187,7 +187,7 @@ class Simulator:
             )
 
     def _evaluate(
-        self, pool: ThreadPoolExecutor, round: int, known: dict[int, Score]
+        self, pool: ThreadPoolExecutor, round: int, known: dict[int, Score], watch: RoundWatch
     ) -> tuple[list[Score], dict[str, Any]]:
         """The scored model of every client on its test set, and the series asked for."""
         series = [name for name in self.config.record if name in self.algorithm.recordable]
@@ -195,7 +195,7 @@ class Simulator:
         def job(index: int) -> tuple[Score, list[Any]]:
             if index in known and not series:
                 return known[index], []
-            with self._client(index, round) as client:
+            with watch.measure("evaluation"), self.client(index, round) as client:
                 received = self.algorithm.download(self.snapshot.server, index)
                 self.algorithm.scored(client, received)
                 score = known[index] if index in known else self._score(client)
@@ -224,7 +224,7 @@ class Simulator:
         return net.to(self.device)
 
     @contextlib.contextmanager
-    def _client(self, index: int, round: int) -> Iterator[Client]:
+    def client(self, index: int, round: int) -> Iterator[Client]:
         """A client on a free workspace, with what it kept."""
         self._check_cancelled()
         net = self._workspaces.get()

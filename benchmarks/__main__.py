@@ -1,0 +1,146 @@
+"""`scripts/bench`: measure, print, and write Markdown and JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from benchmarks import rounds, scale, server
+from benchmarks.workloads import WORKLOADS
+from pfl_bench.files import write_atomically
+from pfl_bench.provenance import provenance
+from pfl_bench.runner import default_workers
+
+SERVER_CLIENTS = (20, 100, 500)
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--scale", "is_scale", is_flag=True, help="Time and memory over 20 to 2,000 clients.")
+@click.option("--repeat", default=5, type=click.IntRange(min=2), help="Laps per contestant.")
+@click.option("--only", metavar="TEXT", help="Only rows whose name holds this.")
+@click.option("--workers", default=default_workers, type=click.IntRange(min=1))
+@click.option(
+    "--out", default="benchmarks/measured", type=click.Path(path_type=Path), metavar="FOLDER"
+)
+def main(is_scale: bool, repeat: int, only: str | None, workers: int, out: Path) -> None:
+    """Time pfl-bench beside the usual simulator. Keep the machine quiet meanwhile."""
+    out.mkdir(parents=True, exist_ok=True)
+    if is_scale:
+        measure_scale(out, workers, repeat, only or "")
+    else:
+        measure_ratios(out, workers, repeat, only or "")
+
+
+def measure_ratios(out: Path, workers: int, repeat: int, only: str) -> None:
+    found: dict[str, Any] = {"machine": provenance(), "workers": workers, "repeats": repeat}
+    lines: list[str] = []
+    rows = []
+    for workload in (w for w in WORKLOADS if only in w.name):
+        click.echo(f"{workload.name} …", err=True)
+        rows.append(rounds.measure(workload, workers, repeat))
+    if rows:
+        lines += table(
+            "round of|s|× naive|target|× naive, one thread|engine / bare loop|accuracy apart by",
+            [
+                (
+                    row.name,
+                    f"{row.ours:.2f}",
+                    row.naive,
+                    f"≥ {row.target:g}" if row.target else "",
+                    row.naive_one_thread,
+                    row.engine,
+                    f"{100 * row.difference:.2f} points",
+                )
+                for row in rows
+            ],
+        )
+        found["rounds"] = [dataclasses.asdict(row) for row in rows]
+    if only in "two jobs":
+        click.echo("two jobs of one worker …", err=True)
+        pair = rounds.measure_pair(WORKLOADS[0], repeat)
+        lines += [
+            "",
+            f"Two jobs of one worker each: {pair} × the throughput of one (target ≥ 1.8).",
+        ]
+        found["two jobs"] = dataclasses.asdict(pair)
+    servers = []
+    for algo in ("fedamp", "fedfomo"):
+        for clients in SERVER_CLIENTS if only in f"{algo} server" else ():
+            click.echo(f"server of {algo}, {clients} clients …", err=True)
+            servers.append(server.measure(algo, clients, repeat))
+    if servers:
+        lines += [
+            "",
+            *table(
+                "server of|clients|s|× plain loop|target|mixtures apart by",
+                [
+                    (
+                        row.algo,
+                        row.clients,
+                        f"{row.ours:.3f}",
+                        row.ratio,
+                        "≥ 20" if (row.algo, row.clients) == ("fedamp", 100) else "",
+                        "" if row.difference is None else f"{row.difference:.1e}",
+                    )
+                    for row in servers
+                ],
+            ),
+        ]
+        found["server"] = [dataclasses.asdict(row) for row in servers]
+    save(out / "ratios", lines, found)
+
+
+def measure_scale(out: Path, workers: int, repeat: int, only: str) -> None:
+    algos = [algo for algo in scale.ALGORITHMS if only in algo]
+
+    def told(row: scale.ScaleRow) -> None:
+        click.echo(f"{row.algo}, {row.clients} clients: {row.seconds:.2f} s a round", err=True)
+
+    rows = scale.measure(algos, scale.CLIENTS, scale.SAMPLES, workers, repeat, told)
+    first = {row.algo: row.seconds for row in reversed(rows)}
+    lines = table(
+        "method|clients|s per round|× fewest clients|peak memory (MB)|kept by the method (MB)",
+        [
+            (
+                row.algo,
+                row.clients,
+                f"{row.seconds:.2f}",
+                f"{row.seconds / first[row.algo]:.2f}",
+                f"{row.memory:.0f}",
+                f"{row.kept:.1f}",
+            )
+            for row in rows
+        ],
+    )
+    found = {
+        "machine": provenance(),
+        "workers": workers,
+        "samples": scale.SAMPLES,
+        "rows": [dataclasses.asdict(row) for row in rows],
+    }
+    scale.plot(rows, out / "scale.png")
+    save(out / "scale", lines, found)
+
+
+def table(header: str, rows: Sequence[Sequence[object]]) -> list[str]:
+    """A Markdown table; the first column to the left, figures to the right."""
+    names = header.split("|")
+    lines = [names, ["---", *["---:"] * (len(names) - 1)], *[[str(c) for c in row] for row in rows]]
+    return [f"| {' | '.join(line)} |" for line in lines]
+
+
+def save(path: Path, lines: Sequence[str], found: dict[str, Any]) -> None:
+    text = "\n".join(lines) + "\n"
+    click.echo(text)
+    write_atomically(path.with_suffix(".md"), text)
+    write_atomically(path.with_suffix(".json"), json.dumps(found, indent=2) + "\n")
+    click.echo(f"Written: {path}.md, {path}.json", err=True)
+
+
+if __name__ == "__main__":
+    main()

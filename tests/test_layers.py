@@ -1,0 +1,102 @@
+"""A wide layer is a linear layer, and a step on its factors is a step on its gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pfl_bench.layers import WideLinear, factored
+from pfl_bench.network import Network
+
+X = torch.randn(6, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+
+def a_layer() -> WideLinear:
+    torch.manual_seed(0)
+    return WideLinear(5, 7).double()
+
+
+def test_it_computes_what_a_linear_layer_does() -> None:
+    layer = a_layer()
+    torch.testing.assert_close(layer(X), nn.functional.linear(X, layer.weight, layer.bias))
+
+
+def test_it_takes_inputs_of_any_shape() -> None:
+    layer = a_layer()
+    torch.testing.assert_close(layer(X[0]), layer(X)[0])
+    torch.testing.assert_close(layer(X.view(2, 3, 5)), layer(X).view(2, 3, 7))
+
+
+def test_its_gradients_and_second_derivatives_agree_with_finite_differences() -> None:
+    layer = a_layer()
+    inputs = (X.clone().requires_grad_(), layer.weight, layer.bias)
+
+    def output(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return torch.func.functional_call(layer, {"weight": weight, "bias": bias}, (x,)).sin()
+
+    assert torch.autograd.gradcheck(output, inputs)
+    assert torch.autograd.gradgradcheck(output, inputs)
+
+
+def test_the_calls_hold_the_factors_of_the_gradient() -> None:
+    layer = a_layer()
+    with factored([layer]) as calls:
+        loss = layer(X).sin().sum() + layer(2 * X).cos().sum()
+    gradients = torch.autograd.grad(loss, [y for *_, y in calls])
+    product = sum(g.T @ x for (_, x, _), g in zip(calls, gradients, strict=True))
+    plain = layer(X).sin().sum() + layer(2 * X).cos().sum()
+    torch.testing.assert_close(product, torch.autograd.grad(plain, layer.weight)[0])
+
+
+def test_nothing_is_kept_of_a_call_that_needs_no_gradient() -> None:
+    layer = a_layer()
+    with factored([layer]) as calls, torch.no_grad():
+        layer(X)
+    assert calls == []
+
+
+def test_a_layer_is_an_ordinary_one_again_afterwards() -> None:
+    layer = a_layer()
+    with pytest.raises(ZeroDivisionError), factored([layer]):
+        _ = 1 / 0
+    assert torch.autograd.grad(layer(X).sum(), layer.weight)[0].abs().sum() > 0
+
+
+LOSSES: dict[str, Callable[[Network], Tensor]] = {
+    "one call": lambda net: net.module("body")(X.float()).pow(2).mean(),
+    "two calls": lambda net: (net.module("body")(X.float()) * net.module("body")(-X.float())).sum(),
+    "the weight named beside a call": lambda net: (
+        net.module("body")(X.float()).mean() + net.module("body").weight.pow(2).sum()
+    ),
+    "the weight named alone": lambda net: net.module("body").weight.pow(2).sum(),
+    "a call that the loss ignores": lambda net: (
+        0 * net.module("body")(X.float()).detach().sum() + net.module("body").bias.sum()
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("strength", [0.0, 0.5])
+def test_a_step_is_gradients_pull_and_descend(name: str, strength: float) -> None:
+    def network() -> Network:
+        torch.manual_seed(0)
+        return Network({"body": WideLinear(5, 7)})
+
+    ours, theirs = network(), network()
+    anchor = {"body": torch.linspace(-1, 1, len(ours["body"]))}
+    value = ours.step(lambda: LOSSES[name](ours), 0.1, None, anchor, strength)
+    loss = LOSSES[name](theirs)
+    gradients = torch.autograd.grad(loss, theirs.parameters(), allow_unused=True)
+    theirs.pull(anchor, 0.1 * strength)
+    theirs.descend(
+        [
+            torch.zeros_like(p) if g is None else g
+            for p, g in zip(theirs.parameters(), gradients, strict=True)
+        ],
+        0.1,
+    )
+    torch.testing.assert_close(ours.vector, theirs.vector)
+    torch.testing.assert_close(value, loss.detach())
