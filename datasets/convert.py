@@ -7,12 +7,13 @@ is said in the dataset's own file.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import warnings
 import zipfile
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -27,10 +28,15 @@ if TYPE_CHECKING:
     from PIL import Image
 
 LARGEST_BYTES = 16 * 2**30
-"""An image set beyond this is refused before memory is asked for: it must be made smaller."""
+"""A set beyond this is refused before memory is asked for: it must be made smaller."""
+SUSPICIOUS_BYTES = 2**30
+SUSPICIOUS_RATIO = 100
+"""An archive that unpacks to more of both is a trap: pictures and tokens pack ten times at best."""
 
 _PARTS = frozenset({"train", "test", "val", "valid", "validation"})
 _GREY_MODES = frozenset({"1", "L", "LA"})
+# Pixels and nothing else. Pillow knows more formats, one of which it hands to another program.
+_FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 _TORCHVISION_FOLDERS = {
     "MNIST": Path("MNIST"),
     "CIFAR10": Path("cifar-10-batches-py"),
@@ -43,14 +49,29 @@ Item = TypeVar("Item")
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
     """The arrays of an .npz file; nothing pickled in it is ever executed."""
     try:
+        refuse_bomb(path)
         with np.load(path, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
+    except UserError:
+        raise
     except FileNotFoundError:
         raise UserError(f"{path} does not exist") from None
-    except (OSError, ValueError, EOFError, AttributeError, MemoryError) as error:
-        raise UserError(f"{path} is not a readable .npz file of plain arrays: {error}") from error
     except (zipfile.BadZipFile, zlib.error, SyntaxError) as error:
         raise UserError(f"{path} is damaged: {error}") from error
+    except Exception as error:  # the parsers raise what they like on arbitrary bytes
+        raise UserError(f"{path} is not a readable .npz file of plain arrays: {error}") from error
+
+
+def refuse_bomb(path: Path) -> None:
+    """A `UserError` for an archive that unpacks to far more than it is; no more is ever unpacked
+    of a member than its declared size."""
+    with zipfile.ZipFile(path) as archive:
+        unpacked = sum(member.file_size for member in archive.infolist())
+    is_trap = unpacked > max(SUSPICIOUS_BYTES, SUSPICIOUS_RATIO * path.stat().st_size)
+    if is_trap or unpacked > LARGEST_BYTES:
+        raise UserError(
+            f"{path} is refused for its absurd size: it unpacks to {unpacked / 2**30:,.0f} GB"
+        )
 
 
 def write_arrays(path: Path, **arrays: Any) -> None:
@@ -117,7 +138,7 @@ def _torchvision_part(kind: str, source: Path | None, train: bool, name: str) ->
         root = root.parent
     try:
         return getattr(torchvision.datasets, kind)(root, train=train, download=source is None)
-    except (RuntimeError, OSError, ValueError) as error:
+    except Exception as error:  # what torchvision raises on damaged files is not documented
         reason = str(error).split("\n")[0].strip(" .:")
         command = f"`pfl-bench data prepare {name} --from FOLDER`"
         if source is None:
@@ -166,7 +187,7 @@ def from_class_folders(
         raise UserError(f"{source} holds {len(files)} class folders, not {classes}")
     paths = [path for group in files.values() for path in group]
     labels = np.repeat(np.arange(len(files)), [len(group) for group in files.values()])
-    channels, height, width = shape or (_channels(paths), *(size or _open(paths[0]).size[::-1]))
+    channels, height, width = shape or (_channels(paths), *(size or _size(paths[0])))
     if (needed := len(paths) * channels * height * width) > LARGEST_BYTES:
         raise UserError(
             f"{len(paths)} images of {height}×{width} from {source} would take "
@@ -187,7 +208,8 @@ def _class_files(source: Path) -> dict[str, list[Path]]:
     endings = _image_endings()
     files: dict[str, list[Path]] = {}
     for folder in sorted(folders, key=_class_order):
-        found = sorted(path for path in folder.rglob("*") if path.suffix.lower() in endings)
+        named = (path for path in folder.rglob("*") if path.suffix.lower() in endings)
+        found = sorted(path for path in named if path.is_file())
         files.setdefault(folder.name, []).extend(found)
     if len(files) < 2:
         raise UserError(f"{source} holds {len(files)} class folders; at least two are needed")
@@ -202,6 +224,12 @@ def _channels(paths: list[Path]) -> int:
             if image.mode not in _GREY_MODES:
                 return 3
     return 1
+
+
+def _size(path: Path) -> tuple[int, int]:
+    """(height, width)"""
+    with _open(path) as image:
+        return image.height, image.width
 
 
 def _subfolders(folder: Path) -> list[Path]:
@@ -219,20 +247,31 @@ def _class_order(folder: Path) -> tuple[int, str]:
 def _image_endings() -> frozenset[str]:
     from PIL import Image
 
-    return frozenset(Image.registered_extensions())
+    known = Image.registered_extensions()
+    return frozenset(ending for ending, kind in known.items() if kind in _FORMATS)
 
 
 def _open(path: Path) -> Image.Image:
     """An image whose header has been read and whose size is sane; its pixels are not read yet."""
     from PIL import Image
 
+    with _decoding(path):
+        return Image.open(path, formats=_FORMATS)
+
+
+@contextlib.contextmanager
+def _decoding(path: Path) -> Iterator[None]:
+    """Whatever Pillow says of a file becomes one sentence; what it only warns of is read."""
+    from PIL import Image
+
     try:
         with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             warnings.simplefilter("error", Image.DecompressionBombWarning)
-            return Image.open(path)
+            yield
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise UserError(f"{path} is refused for its absurd size: {error}") from error
-    except (OSError, ValueError, SyntaxError) as error:
+    except Exception as error:  # decoders raise what they like on arbitrary bytes
         raise UserError(f"{path} is not an image that can be read: {error}") from error
 
 
@@ -244,10 +283,8 @@ def _pixels(path: Path, channels: int, height: int, width: int, *, resize: bool)
                 f"{path} is {image.height}×{image.width}, not {height}×{width}; "
                 "a set of one's own is resized with --size"
             )
-        try:
+        with _decoding(path):
             picture = image.convert("L" if channels == 1 else "RGB")
-        except (OSError, ValueError, SyntaxError) as error:
-            raise UserError(f"{path} is not an image that can be read: {error}") from error
     if resize:
         picture = picture.resize((width, height))
     return np.asarray(picture).reshape(height, width, channels).transpose(2, 0, 1)

@@ -17,9 +17,14 @@ from typing import IO, Any
 import numpy as np
 
 from pfl_bench.data import Dataset, content_fingerprint
+from pfl_bench.datasets.convert import refuse_bomb
 from pfl_bench.datasets.partition import Partition
-from pfl_bench.errors import UserError
+from pfl_bench.errors import UserError, shown
 from pfl_bench.text import LENGTH, pad
+
+LARGEST_COUNT = 100_000
+"""Clients or classes; what a file declares is believed up to here, then memory would be asked."""
+LARGEST_VOCABULARY = 10_000_000
 
 _PARTS = ("train", "test")
 _DTYPE_CODE = re.compile(r"[biuf][1248]|O8?")
@@ -44,6 +49,10 @@ def read_pfllib(path: Path) -> tuple[Dataset, Partition]:
 
     x, y = _joined(x_parts), np.concatenate(y_parts)
     vocabulary = int(x.max()) + 1 if x.dtype == np.int32 else None
+    if vocabulary is not None and vocabulary > LARGEST_VOCABULARY:
+        raise UserError(
+            f"{path} holds the token index {vocabulary - 1}; allowed: below {LARGEST_VOCABULARY:,}"
+        )
     fingerprint = content_fingerprint(x, y, classes, vocabulary)
     dataset = Dataset(_dataset_name(path), "pfllib", x, y, classes, vocabulary, fingerprint)
     indices = np.split(np.arange(len(y)), np.cumsum([len(part) for part in y_parts])[:-1])
@@ -62,13 +71,16 @@ def _read_config(path: Path) -> tuple[int, int]:
         config = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise UserError(f"{path} is not a partition of PFLlib: config.json is missing") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{file} cannot be read: {error}") from error
 
     def number(key: str) -> int:
         value = config.get(key) if isinstance(config, dict) else None
-        if type(value) is not int or value < 1:
-            raise UserError(f"{file} gives {key} as {value!r}; allowed: a whole number from 1 up")
+        if type(value) is not int or not 1 <= value <= LARGEST_COUNT:
+            raise UserError(
+                f"{file} gives {key} as {shown(value)}; "
+                f"allowed: a whole number from 1 to {LARGEST_COUNT:,}"
+            )
         return value
 
     return number("num_clients"), number("num_classes")
@@ -109,7 +121,7 @@ def _read_client(file: Path, classes: int) -> tuple[np.ndarray, np.ndarray]:
 
 def _images(x: np.ndarray, file: Path) -> np.ndarray:
     """Channels last, as bytes where nothing is lost by it and else as float32 in [-1, 1]."""
-    if x.ndim != 4:
+    if x.ndim != 4 or 0 in x.shape[1:]:
         raise UserError(f"{file} holds an array of shape {x.shape}; allowed: n×c×h×w images")
     x = x.transpose(0, 2, 3, 1)
     if x.dtype == np.uint8:
@@ -152,6 +164,7 @@ def _documents(x: Any, file: Path) -> np.ndarray:
 def _load(file: Path) -> Any:
     """What `np.savez(file, data=…)` was given, with stand-ins for the arrays inside."""
     try:
+        refuse_bomb(file)
         with zipfile.ZipFile(file) as archive, archive.open("data.npy") as stream:
             _skip_header(stream)
             return _plain(_Unpickler(stream, file).load()).item()

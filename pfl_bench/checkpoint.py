@@ -59,6 +59,8 @@ def read(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         raise DamagedCheckpoint(f"unreadable: {error}") from error
     if envelope.get("tensors") != _contents(tensors):
         raise DamagedCheckpoint("its tensors do not match their checksums")
+    if not isinstance(envelope.get("meta"), dict):
+        raise DamagedCheckpoint("it does not say what it is")
     return tensors, envelope["meta"]
 
 

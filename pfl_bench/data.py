@@ -26,7 +26,7 @@ import numpy as np
 import pfl_bench.datasets
 from pfl_bench import text
 from pfl_bench.datasets import convert
-from pfl_bench.errors import UserError, unknown
+from pfl_bench.errors import UserError, shown, unknown
 from pfl_bench.files import write_atomically
 from pfl_bench.paths import cache_dir
 
@@ -103,8 +103,13 @@ class Dataset:
 
     @property
     def title(self) -> str:
-        spec = specs().get(self.name)
-        return (spec.title if spec else self.name) + _LABELS.get(self.source, "")
+        return title(self.name, self.source)
+
+
+def title(name: str, source: str) -> str:
+    """A dataset as people call it, a stand-in as a stand-in."""
+    spec = specs().get(name)
+    return (spec.title if spec else name) + _LABELS.get(source, "")
 
 
 @dataclass(frozen=True)
@@ -204,13 +209,15 @@ def own_names(data_dir: Path) -> list[str]:
 
 
 def _is_name(name: str) -> bool:
-    return re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", name) is not None
+    return re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{,99}", name) is not None
 
 
 def check_name(name: str) -> str:
     """A name that is safe as a file name."""
     if not _is_name(name):
-        raise UserError(f"a dataset is named with letters, digits, - and _, unlike {name!r}")
+        raise UserError(
+            f"a dataset is named with letters, digits, - and _, 100 at most, unlike {shown(name)}"
+        )
     return name
 
 
@@ -375,9 +382,15 @@ def _read_text(path: Path) -> Arrays:
 
 
 def _stamp(path: Path) -> dict[str, str | int]:
-    """What changes when a file changes."""
+    """What changes when a file changes. Copying may bring the modification time of another machine
+    along, or of another version; the time of the last change on this disk tells them apart."""
     status = path.stat()
-    return {"path": str(path.resolve()), "size": status.st_size, "mtime_ns": status.st_mtime_ns}
+    return {
+        "path": str(path.resolve()),
+        "size": status.st_size,
+        "mtime_ns": status.st_mtime_ns,
+        "ctime_ns": status.st_ctime_ns,
+    }
 
 
 def _sidecar(stamp: dict[str, str | int]) -> Path:

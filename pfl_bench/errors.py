@@ -8,15 +8,26 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+LONGEST_SHOWN = 200
+
 
 class UserError(Exception):
     """Something the user can mend; the message is one sentence that names the offending value."""
 
 
+def shown(value: object) -> str:
+    """`value` in quotes as a message names it: on one line, and cut where it is very long."""
+    text = repr(value)
+    if len(text) <= LONGEST_SHOWN:
+        return text
+    half = LONGEST_SHOWN // 2
+    return f"{text[:half]}…{text[-half:]} ({len(text):,} characters)"
+
+
 def unknown(kind: str, value: object, allowed: Iterable[str]) -> UserError:
     """The error for a name that does not exist: the value, the nearest match, what is allowed."""
     names = sorted(allowed)
-    near = difflib.get_close_matches(str(value).lower(), names, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(str(value)[:LONGEST_SHOWN].lower(), names, n=1, cutoff=0.5)
     hint = f" did you mean {near[0]!r}?" if near else ""
     listing = ", ".join(names) if names else "none"
-    return UserError(f"unknown {kind} {str(value)!r};{hint} allowed: {listing}")
+    return UserError(f"unknown {kind} {shown(str(value))};{hint} allowed: {listing}")

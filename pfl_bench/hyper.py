@@ -12,7 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, get_args, get_type_hints
 
-from pfl_bench.errors import UserError, unknown
+from pfl_bench.errors import UserError, shown, unknown
+
+LARGEST = 1e12
+"""Beyond this products of hyper-parameters leave the range of 32-bit floats: no value means it."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,7 @@ class Knob:
         if self.low is not None and self.high is not None:
             return f"{noun} from {self.low:g} to {self.high:g}"
         if self.low is not None:
-            return f"{noun} of at least {self.low:g}"
+            return f"{noun} of at least {self.low:g} (and at most {LARGEST:g})"
         if self.high is not None:
             return f"{noun} of at most {self.high:g}"
         return noun
@@ -60,8 +63,8 @@ class Knob:
             raise ValueError
         if self.kind in (int, float):
             below = self.low is not None and converted < self.low
-            above = self.high is not None and converted > self.high
-            if below or above or not math.isfinite(converted):
+            above = converted > (LARGEST if self.high is None else self.high)
+            if below or above or converted < -LARGEST or not math.isfinite(converted):
                 raise ValueError
         return converted
 
@@ -162,7 +165,7 @@ def resolve(declared: type, model: str, chosen: Mapping[str, Any], algorithm: st
             values[field_name] = fields[field_name].convert(value)
         except (ValueError, TypeError, OverflowError):
             raise UserError(
-                f"{algorithm} cannot take {name}={value!r}; "
+                f"{algorithm} cannot take {name}={shown(value)}; "
                 f"allowed: {fields[field_name].allowed} (valid names: {', '.join(by_name)})"
             ) from None
     return declared(**values)

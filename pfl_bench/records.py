@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 _NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_SCORE = {"round", "accuracy", "mean_over_clients", "std_over_clients", "worst_decile"}
 _LINE = re.compile(rb'(?P<start>\{.*),"crc32":"(?P<crc>[0-9a-f]{8})"\}', re.DOTALL)
 
 
@@ -111,6 +112,14 @@ class RoundRecord:
         return sum(self.correct) / sum(self.total)
 
     @property
+    def test_loss(self) -> float | None:
+        """The mean over all test samples of all clients."""
+        if self.loss is None or self.total is None or not sum(self.total):
+            return None
+        pairs = zip(self.loss, self.total, strict=True)
+        return math.fsum(loss * total for loss, total in pairs if total) / sum(self.total)
+
+    @property
     def total_seconds(self) -> float:
         return self.seconds.get("total", sum(self.seconds.values()))
 
@@ -131,7 +140,33 @@ class RoundRecord:
         content = from_json(match["start"] + b"}")
         if set(content) != {each.name for each in fields(cls)}:
             raise DamagedError("not a round record of this version")
-        return cls(**content)
+        record = cls(**content)
+        if not record.is_sound():
+            raise DamagedError("its values are not those of a round")
+        return record
+
+    def is_sound(self) -> bool:
+        """Whether every field has its type: a checksum does not tell what was never a record."""
+        counts = [self.round, self.bytes_up, self.bytes_down, self.parameters_up]
+        losses = [] if self.train_loss is None else [self.train_loss]
+        return (
+            _are(int, [*counts, self.parameters_down])
+            and _are(int, self.joined)
+            and _are(int, self.correct or [])
+            and _are(int, self.total or [])
+            and len(self.correct or []) == len(self.total or [])
+            and _are(float, self.loss or [])
+            and _are(float, losses)
+            and isinstance(self.extras, dict)
+            and isinstance(self.seconds, dict)
+            and _are(float, list(self.seconds.values()))
+        )
+
+
+def _are(kind: type, values: Any) -> bool:
+    """Whether `values` is a list of whole numbers, or of any numbers where `kind` is float."""
+    allowed = (int,) if kind is int else (int, float)
+    return isinstance(values, list) and all(type(value) in allowed for value in values)
 
 
 def same_result(a: RoundRecord, b: RoundRecord) -> bool:
@@ -178,15 +213,34 @@ def summarise(records: Sequence[RoundRecord]) -> dict[str, Any]:
     }
 
 
+def check_summary(summary: dict[str, Any]) -> None:
+    """Raises `DamagedError` where a sealed document is not a summary as `summarise` makes them."""
+    scores = [summary[name] for name in ("best", "last") if summary.get(name) is not None]
+    if not all(isinstance(score, dict) and set(score) == _SCORE for score in scores):
+        raise DamagedError("its scores are not those of a run")
+    figures = [
+        summary.get("total_seconds"),
+        *(value for score in scores for value in score.values()),
+    ]
+    if not _are(int, [summary.get("rounds")]) or not _are(float, figures):
+        raise DamagedError("its figures are not those of a run")
+    if not isinstance(summary.get("provenance", {}), dict):
+        raise DamagedError("its provenance is not that of a run")
+
+
 def _score(record: RoundRecord) -> dict[str, float | int | None]:
     """Accuracy of one round, pooled and over clients; a client without test samples has none."""
     counts = zip(record.correct or [], record.total or [], strict=True)
     accuracies = sorted(correct / total for correct, total in counts if total)
-    worst = accuracies[: max(1, len(accuracies) // 10)]
     return {
         "round": record.round,
         "accuracy": record.accuracy,
         "mean_over_clients": statistics.fmean(accuracies),
         "std_over_clients": statistics.pstdev(accuracies),
-        "worst_decile": statistics.fmean(worst),
+        "worst_decile": worst_decile(accuracies),
     }
+
+
+def worst_decile(accuracies: Sequence[float]) -> float:
+    """The mean of the worst tenth of ascending accuracies, at least one client."""
+    return statistics.fmean(accuracies[: max(1, len(accuracies) // 10)])

@@ -17,7 +17,7 @@ import pkgutil
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -25,6 +25,7 @@ from typing import Any
 from pfl_bench.algorithm import Algorithm
 from pfl_bench.errors import UserError, unknown
 from pfl_bench.hyper import knobs
+from pfl_bench.paths import user_path
 
 ENTRY_POINTS = "pfl_bench.algorithms"
 
@@ -65,7 +66,7 @@ def load_plugin(path: Path) -> str:
 
     The file is read once: naming it again changes nothing.
     """
-    path = path.expanduser().resolve()
+    path = user_path(path).resolve()
     name = path.stem
     if name in _files and _files[name][0] == path:
         return name
@@ -125,9 +126,15 @@ def _built_in() -> Iterator[tuple[str, Source]]:
 
 
 def _installed() -> Iterator[tuple[str, Source]]:
-    for point in importlib.metadata.entry_points(group=ENTRY_POINTS):
+    for point in _entry_points(tuple(sys.path)):
         package = point.dist.name if point.dist else "an unnamed package"
         yield point.name, Source(f"{point.value} of the package {package}", point.load)
+
+
+@lru_cache(maxsize=1)
+def _entry_points(path: tuple[str, ...]) -> tuple[importlib.metadata.EntryPoint, ...]:
+    """Looked for once on a search path: it means reading a file of every installed package."""
+    return tuple(importlib.metadata.entry_points(group=ENTRY_POINTS))
 
 
 def _from_files() -> Iterator[tuple[str, Source]]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pfl_bench.errors import UserError, unknown
+from pfl_bench.errors import UserError, shown, unknown
 from pfl_bench.hyper import Knob, knob, knobs
 from pfl_bench.yamlfile import find_yaml, packaged_names, read_yaml
 
@@ -124,7 +124,7 @@ def _read_profile(path: Path) -> Profile:
         checked(block, str(path))
     seeds = content.get("seeds", Profile.seeds)
     if not isinstance(seeds, int) or isinstance(seeds, bool) or not 1 <= seeds <= 1000:
-        raise UserError(f"{str(path)!r}: seeds cannot be {seeds!r}; allowed: 1 to 1000")
+        raise UserError(f"{str(path)!r}: seeds cannot be {shown(seeds)}; allowed: 1 to 1000")
     about = str(content.get("about", "")).strip()
     return Profile(path.stem, about, run, datasets, models, seeds, tables)
 
@@ -133,7 +133,7 @@ def _block(content: Mapping[str, Any], name: str, path: Path) -> dict[str, Any]:
     """The mapping under `name`, empty where there is none."""
     block = content.get(name) or {}
     if not isinstance(block, dict):
-        raise UserError(f"{str(path)!r}: {name} must hold names and values, not {block!r}")
+        raise UserError(f"{str(path)!r}: {name} must hold names and values, not {shown(block)}")
     return block
 
 
@@ -149,7 +149,7 @@ def checked(values: Mapping[str, Any], where: str) -> dict[str, Any]:
             result[key] = SETTINGS[key].convert(_spelt(key, value))
         except (ValueError, TypeError, OverflowError):
             raise UserError(
-                f"{where}: {key} cannot be {value!r}; allowed: {SETTINGS[key].allowed}"
+                f"{where}: {key} cannot be {shown(value)}; allowed: {SETTINGS[key].allowed}"
             ) from None
     return result
 
@@ -188,6 +188,7 @@ def parse_ratio(text: str) -> tuple[float, float]:
         bounds = (0.0, 0.0)
     if not 0 < bounds[0] <= bounds[1] <= 1:
         raise UserError(
-            f"joining_ratio cannot be {text!r}; allowed: a number in (0, 1], or a range as 0.5-1"
+            f"joining_ratio cannot be {shown(text)}; allowed: a number in (0, 1], or a range as "
+            "0.5-1"
         )
     return bounds

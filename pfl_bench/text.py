@@ -29,6 +29,7 @@ VERSION = 1
 _SET_OFF = {mark: f" {mark} " for mark in "'.,()!?"}
 _BLANKED = dict.fromkeys(";:", " ")
 _PUNCTUATION = str.maketrans(_SET_OFF | _BLANKED)
+_LONGEST_INTEGER = 18
 _HEADERS = frozenset({"class", "label", "category", "target"})
 
 
@@ -68,6 +69,8 @@ def read_table(path: Path) -> Table:
     for number, row in enumerate(rows, start=1):
         if len(row) < 2 or not row[0].strip():
             raise UserError(f"{path}: document {number} needs a class and a text column")
+        if any("\0" in cell for cell in row):
+            raise UserError(f"{path}: document {number} holds a NUL character, which no text does")
     return Table([row[0].strip() for row in rows], [" ".join(row[1:]) for row in rows])
 
 
@@ -79,22 +82,21 @@ def _is_header(rows: list[list[str]]) -> bool:
 
 
 def _is_integer(cell: str) -> bool:
-    return cell.removeprefix("-").isdecimal()
+    digits = cell.removeprefix("-")
+    return digits.isdecimal() and len(digits) <= _LONGEST_INTEGER
 
 
 def number_classes(labels: list[str], origin: Path) -> np.ndarray:
     """Classes numbered from 0 in their order: that of integers if all are, else alphabetical."""
-    classes = len(set(labels))
-    if classes < 2 or classes > len(labels) // 2:
+    are_integers = all(map(_is_integer, labels))
+    values = np.array([int(label) for label in labels] if are_integers else labels)
+    classes, numbers = np.unique(values, return_inverse=True)
+    if len(classes) < 2 or len(classes) > len(labels) // 2:
         raise UserError(
             f"{origin}: the first column should be the class, "
-            f"but it has {classes} values in {len(labels)} documents"
+            f"but it has {len(classes)} values in {len(labels)} documents"
         )
-    if all(map(_is_integer, labels)):
-        values = np.array([int(label) for label in labels])
-    else:
-        values = np.array(labels)
-    return np.unique(values, return_inverse=True)[1].astype(np.int64)
+    return numbers.astype(np.int64)
 
 
 @dataclass(frozen=True)

@@ -135,12 +135,19 @@ def store(tmp_path: Path) -> Store:
 
 floats = st.floats(allow_nan=True, allow_infinity=True)
 counts = st.integers(0, 2**53)
+
+
+def scored_record(scores: list[tuple[int, int]] | None, **others: Any) -> RoundRecord:
+    """A record whose clients were scored with so many correct of so many."""
+    correct, total = (None if scores is None else [score[k] for score in scores] for k in (0, 1))
+    return RoundRecord(correct=correct, total=total, **others)
+
+
 records_strategy = st.builds(
-    RoundRecord,
+    scored_record,
+    scores=st.none() | st.lists(st.tuples(counts, counts)),
     round=counts,
     joined=st.lists(counts),
-    correct=st.none() | st.lists(counts),
-    total=st.none() | st.lists(counts),
     loss=st.none() | st.lists(floats),
     train_loss=st.none() | floats,
     bytes_up=counts,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pfl_bench.cli.results import named_run
-from pfl_bench.paths import results_dir
+from pfl_bench.paths import results_dir, user_path
 from pfl_bench.store import Store
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ def compare(a: str, b: str, folder: Path | None, plot: Path | None) -> None:
     _print_clients(found)
     _print_curves(found)
     if plot is not None:
+        plot = user_path(plot)
         comparison.save_curves(found, names, plot)
         click.echo(f"\nBoth curves are drawn in {plot}.")
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import click
 
-from pfl_bench.errors import UserError
+from pfl_bench.errors import UserError, shown
+from pfl_bench.paths import user_path
 
 data_dir_option = click.option(
     "--data-dir",
@@ -127,7 +128,7 @@ def prepare(
 def _existing(source: str | None) -> Path | None:
     if source is None:
         return None
-    path = Path(source).expanduser()
+    path = user_path(source)
     if not path.exists():
         raise UserError(f"--from names {path}, which does not exist")
     return path
@@ -174,7 +175,9 @@ def _size(size: str | None) -> tuple[int, int] | None:
         return None
     match = re.fullmatch(r"([1-9]\d{0,3})(?:[x×]([1-9]\d{0,3}))?", size)
     if match is None:
-        raise UserError(f"--size is a side such as 64 or HEIGHTxWIDTH such as 48x64, not {size!r}")
+        raise UserError(
+            f"--size is a side such as 64 or HEIGHTxWIDTH such as 48x64, not {shown(size)}"
+        )
     height, width = match.groups()
     return int(height), int(width or height)
 

@@ -15,8 +15,11 @@ from string import Template
 
 import click
 
-from pfl_bench.errors import UserError
+from pfl_bench.errors import UserError, shown
 from pfl_bench.files import write_atomically
+from pfl_bench.paths import user_path
+
+LONGEST_NAME = 80
 
 
 @click.command()
@@ -24,9 +27,9 @@ from pfl_bench.files import write_atomically
 @click.option("--out", default=".", metavar="DIR", help="Where to write (default: here).")
 def new(name: str, out: str) -> None:
     """Write an algorithm of your own: NAME.py, which works at once, and test_NAME.py."""
-    folder = Path(out).expanduser()
-    plugin, test = folder / f"{name}.py", folder / f"test_{name}.py"
     _check_name(name)
+    folder = user_path(out)
+    plugin, test = folder / f"{name}.py", folder / f"test_{name}.py"
     _check_absent(plugin, test)
     _check_hides_nothing(name)
     title = "".join(word.capitalize() for word in name.split("_"))
@@ -44,10 +47,10 @@ def new(name: str, out: str) -> None:
 def _check_name(name: str) -> None:
     from pfl_bench.registry import algorithm_names
 
-    if not re.fullmatch("[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
+    if not re.fullmatch(f"[a-z][a-z0-9_]{{,{LONGEST_NAME - 1}}}", name) or keyword.iskeyword(name):
         raise UserError(
-            f"an algorithm cannot be called {name!r}; allowed: lower-case letters, digits and "
-            "underscores, with a letter first, and no keyword of Python"
+            f"an algorithm cannot be called {shown(name)}; allowed: lower-case letters, digits and "
+            f"underscores, with a letter first, at most {LONGEST_NAME}, and no keyword of Python"
         )
     if name in algorithm_names():
         raise UserError(f"the name {name!r} is taken; so are: {', '.join(algorithm_names())}")

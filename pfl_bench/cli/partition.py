@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from pfl_bench.errors import UserError, unknown
+from pfl_bench.errors import UserError, shown, unknown
 from pfl_bench.paths import data_dir as data_folder
+from pfl_bench.paths import user_path
 
 if TYPE_CHECKING:
     import numpy as np
@@ -154,8 +155,8 @@ def _refuse_idle_options(ctx: click.Context) -> None:
 
 def _pfllib_path(existing: str) -> Path:
     if not existing.startswith(PFLLIB) or existing == PFLLIB:
-        raise UserError(f"unknown partition {existing!r}; allowed: {PFLLIB}PATH")
-    return Path(existing.removeprefix(PFLLIB)).expanduser()
+        raise UserError(f"unknown partition {shown(existing)}; allowed: {PFLLIB}PATH")
+    return user_path(existing.removeprefix(PFLLIB))
 
 
 def _label(

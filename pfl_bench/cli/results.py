@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from pfl_bench.errors import UserError
+from pfl_bench.errors import UserError, shown
 from pfl_bench.files import write_atomically
-from pfl_bench.paths import results_dir
+from pfl_bench.paths import results_dir, user_path
 from pfl_bench.records import to_json
 from pfl_bench.store import Store, StoredRun, read_run
 
@@ -117,6 +117,7 @@ def export(
     if out is None:
         click.echo(csv, nl=False)
         return
+    out = user_path(out)
     try:
         write_atomically(out, csv)
     except OSError as error:
@@ -216,19 +217,19 @@ def _text(value: object) -> str:
 
 def named_run(name: str, store: Store) -> StoredRun:
     """The run that `name` means: a folder, or the beginning of exactly one key."""
-    if (Path(name) / "config.json").is_file():
-        return read_run(Path(name).resolve())
+    if name and (folder := user_path(name) / "config.json").is_file():
+        return read_run(folder.parent.resolve())
     runs = {run.key: run for run in store.all()}
     matches = [key for key in runs if name and key.startswith(name.lower())]
     if len(matches) == 1:
         return runs[matches[0]]
     if matches:
         listing = ", ".join(matches[:5]) + (", …" if len(matches) > 5 else "")
-        raise UserError(f"{name!r} is the beginning of {len(matches)} keys: {listing}")
+        raise UserError(f"{shown(name)} is the beginning of {len(matches)} keys: {listing}")
     beginnings = {key[: max(len(name), _SHORT_KEY)]: run for key, run in runs.items()}
     near = difflib.get_close_matches(name.lower(), beginnings, n=1, cutoff=0.5)
     hint = f"; did you mean {near[0]!r} ({beginnings[near[0]].path.name})?" if near else ""
-    raise UserError(f"no run {name!r} among the {len(runs)} in {store.root}{hint}")
+    raise UserError(f"no run {shown(name)} among the {len(runs)} in {store.root}{hint}")
 
 
 def _curve(records: list[RoundRecord]) -> str:
