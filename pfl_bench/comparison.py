@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pfl_bench.errors import UserError, unknown
-from pfl_bench.files import replacing
+from pfl_bench import picture
+from pfl_bench.errors import UserError
 from pfl_bench.records import RoundRecord, summarise
 from pfl_bench.store import StoredRun
 
 BARS = "▁▂▃▄▅▆▇█"
-PICTURES = ("png", "svg", "pdf")
 
 
 @dataclass(frozen=True)
@@ -76,7 +75,7 @@ def _side(run: StoredRun) -> Side:
         reason = (run.summary or {}).get("reason")
         because = f" ({run.status}: {reason})" if reason else f" ({run.status})"
         raise UserError(f"the run {run.path.name} has no scored round to compare{because}")
-    return Side(run, records, run.summary or summarise(records))
+    return Side(run, records, {**(run.summary or {}), **summarise(records)})
 
 
 def _different_settings(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
@@ -158,26 +157,17 @@ def bars(curve: Sequence[tuple[int, float]], rounds: int, low: float, high: floa
 
 def save_curves(comparison: Comparison, names: tuple[str, str], path: Path) -> None:
     """Both curves in one picture; the suffix of `path` says the format."""
-    kind = path.suffix.lower().removeprefix(".")
-    if kind not in PICTURES:
-        raise unknown("picture format", kind or path.name, PICTURES)
+    picture.picture_format(path)  # a mistake is told before anything is drawn
     import seaborn as sns
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure as Picture
     from matplotlib.ticker import MaxNLocator
 
-    picture = Picture(figsize=(6.4, 4.0), layout="constrained")
-    FigureCanvasAgg(picture)
-    axes = picture.subplots()
-    for side, name, style in zip((comparison.a, comparison.b), names, ("-", "--"), strict=True):
-        rounds, accuracy = zip(*side.curve, strict=True)
-        sns.lineplot(x=rounds, y=accuracy, ax=axes, label=name, linestyle=style)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_xlabel("round")
-    axes.set_ylabel("test accuracy (%)")
-    sns.despine(ax=axes)
-    try:
-        with replacing(path) as temporary:
-            picture.savefig(temporary, format=kind, dpi=150)
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror or error}") from error
+    with picture.drawing(path.stem):
+        figure, (axes,) = picture.blank(6.4, 4.0)
+        for side, name, style in zip((comparison.a, comparison.b), names, ("-", "--"), strict=True):
+            rounds, accuracy = zip(*side.curve, strict=True)
+            sns.lineplot(x=rounds, y=accuracy, ax=axes, label=name, linestyle=style)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.set_xlabel("round")
+        axes.set_ylabel("test accuracy (%)")
+        sns.despine(ax=axes)
+        picture.save(figure, path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,16 @@ from pfl_bench.config import RunConfig
 from pfl_bench.data import Dataset
 from pfl_bench.datasets.partition import Partition, make_partition, subset
 from pfl_bench.datasets.pfllib import read_pfllib
-from pfl_bench.errors import UserError, unknown
+from pfl_bench.errors import UserError, shown, unknown
 from pfl_bench.hyper import as_dict, resolve
 from pfl_bench.models import MODELS, model_spec
+from pfl_bench.paths import user_path
 from pfl_bench.registry import load_algorithm, plugin_fingerprint
 from pfl_bench.settings import Profile, Settings, checked, merge, parse_ratio
 from pfl_bench.tally import RECORDABLE
+
+Fingerprint = Callable[[str, str, Path], str]
+"""Gives the fingerprint of a dataset by name, source and data folder."""
 
 PFLLIB = "pfllib:"
 _DECIDED_BY_PFLLIB = (
@@ -32,8 +36,11 @@ def configure(
     chosen: Mapping[str, Any],
     hyper: Mapping[str, Any],
     data_dir: Path,
+    fingerprint: Fingerprint | None = None,
 ) -> RunConfig:
-    """The configuration of a run from what the user chose; raises UserError where it cannot be."""
+    """The configuration of a run from what the user chose; raises UserError where it cannot be.
+
+    `fingerprint` tells the data's for those who read results and need not have the data."""
     chosen = checked(chosen, "this run")
     for model in profile.models:
         model_spec(model)  # a misspelt one would never apply and nobody would notice
@@ -62,7 +69,8 @@ def configure(
         classes_per_client=per_client if pathological else None,
     )
     # Last, because a stand-in may have to be drawn for it: a mistake is told before that.
-    return replace(config, data_fingerprint=data.fingerprint(name, source, data_dir))
+    tell = fingerprint or data.fingerprint
+    return replace(config, data_fingerprint=tell(name, source, data_dir))
 
 
 def _configure_pfllib(
@@ -142,30 +150,52 @@ def _check_record(record: Iterable[str], recordable: Mapping[str, str], algo: st
             raise unknown(f"series to record for {algo}", name, recordable)
 
 
+def problem(config: RunConfig) -> str:
+    """What is learnt, in a line: the data, how it is dealt, the model."""
+    source = "" if config.setting == "pfllib" else config.source  # the setting says that already
+    name = data.title(config.dataset, source)
+    part = "" if config.fraction == 1 else f", {config.fraction:.0%} of it"
+    return f"{name}{part}, {config.setting_label}, {config.clients} clients, {config.model}"
+
+
 def load_data(
     config: RunConfig, data_dir: Path, partition: str | None
 ) -> tuple[Dataset, Partition]:
-    """The data of a run and how it is dealt."""
+    """The data of a run and how it is dealt; refused where the data are no longer those that the
+    configuration names."""
     if config.source == "pfllib":
         if partition is None:
             raise UserError(
                 f"the run {config.key} uses a PFLlib partition; say where with --partition "
                 f"{PFLLIB}PATH"
             )
-        return _pfllib(_pfllib_path(partition))
-    dataset = _dataset(
-        config.dataset, config.source, data_dir, config.fraction, config.partition_seed
-    )
+        dataset, dealt = _pfllib(_pfllib_path(partition))
+        found = f"{dataset.fingerprint}-{dealt.fingerprint}"
+        _must_be(config.data_fingerprint, found, dataset.name)
+        return dataset, dealt
+    content = (config.dataset, config.source, data_dir, config.data_fingerprint)
+    dataset = _dataset(*content, config.fraction, config.partition_seed)
     return dataset, _partition(
-        config.dataset, config.source, data_dir, config.fraction, config.partition_seed,
+        *content, config.fraction, config.partition_seed,
         config.setting, config.clients, config.beta, config.classes_per_client,
         config.sampled_from, config.batch_size,
     )  # fmt: skip
 
 
+def _must_be(wanted: str, found: str, name: str) -> None:
+    if found != wanted:
+        raise UserError(
+            f"the data of {name!r} are not those that the run was configured for: their "
+            f"fingerprint is {found}, not {wanted}"
+        )
+
+
 @functools.lru_cache(maxsize=1)
-def _dataset(name: str, source: str, data_dir: Path, fraction: float, seed: int) -> Dataset:
+def _dataset(
+    name: str, source: str, data_dir: Path, fingerprint: str, fraction: float, seed: int
+) -> Dataset:
     dataset = data.load(name, source, data_dir)
+    _must_be(fingerprint, dataset.fingerprint, name)
     if fraction == 1:
         return dataset
     kept = subset(dataset.y, fraction, seed)
@@ -174,11 +204,11 @@ def _dataset(name: str, source: str, data_dir: Path, fraction: float, seed: int)
 
 @functools.lru_cache(maxsize=1)
 def _partition(
-    name: str, source: str, data_dir: Path, fraction: float, seed: int,
+    name: str, source: str, data_dir: Path, fingerprint: str, fraction: float, seed: int,
     setting: str, clients: int, beta: float | None, classes_per_client: int | None,
     sampled_from: int | None, batch_size: int,
 ) -> Partition:  # fmt: skip
-    dataset = _dataset(name, source, data_dir, fraction, seed)
+    dataset = _dataset(name, source, data_dir, fingerprint, fraction, seed)
     return make_partition(
         dataset.y,
         dataset.classes,
@@ -199,5 +229,5 @@ def _pfllib(path: Path) -> tuple[Dataset, Partition]:
 
 def _pfllib_path(text: str) -> Path:
     if not text.startswith(PFLLIB):
-        raise UserError(f"--partition cannot be {text!r}; allowed: {PFLLIB}PATH")
-    return Path(text.removeprefix(PFLLIB)).expanduser()
+        raise UserError(f"--partition cannot be {shown(text)}; allowed: {PFLLIB}PATH")
+    return user_path(text.removeprefix(PFLLIB))

@@ -51,7 +51,7 @@ def to_terminal(plan: TablePlan, console: Console | None = None) -> None:
     for mark, text in sheet.footnotes.items():
         console.print(f"({mark}) {text}", markup=False)
     if sheet.agreement:
-        console.print(f"\n{_agreement_title(sheet)}", style="bold")
+        console.print(f"\n{agreement_title(sheet)}", style="bold")
         _print_agreement(sheet, console)
         console.print()
     for name, text in sheet.facts.items():
@@ -114,20 +114,20 @@ def _lines(entry: Entry) -> list[str]:
 def _print_agreement(sheet: Sheet, console: Console) -> None:
     from rich.text import Text
 
-    head, *rows = _agreement_rows(sheet)
+    head, *rows = agreement_rows(sheet)
     table = _plain_table()
     for title in head:
         table.add_column(Text(title), overflow="fold")
     for row in rows:
         table.add_row(*map(Text, row))
     console.print(table)
-    console.print(_agreement_note(sheet), style="dim", markup=False)
+    console.print(agreement_note(sheet), style="dim", markup=False)
 
 
 # --- agreement, the same words in every format --------------------------------------------------
 
 
-def _agreement_rows(sheet: Sheet) -> list[list[str]]:
+def agreement_rows(sheet: Sheet) -> list[list[str]]:
     """Head and lines. Columns that have nothing to say in any line are left out."""
     axis = "row" if sheet.plan.spec.compared == "columns" else "column"
     head = [axis, "compared", "τ", "ρ", "mean |difference|", "winner in the paper", "winner here"]
@@ -151,12 +151,12 @@ def _agreement_row(one: Agreement) -> list[str]:
     ]
 
 
-def _agreement_title(sheet: Sheet) -> str:
+def agreement_title(sheet: Sheet) -> str:
     is_published = any(one.competitors for one in sheet.agreement)
     return "Agreement with the paper" if is_published else "Paired test"
 
 
-def _agreement_note(sheet: Sheet) -> str:
+def agreement_note(sheet: Sheet) -> str:
     """How to read the columns that are there."""
     is_ranked = any(one.kendall is not None for one in sheet.agreement)
     is_tested = any(one.test for one in sheet.agreement)
@@ -184,8 +184,8 @@ def to_markdown(plan: TablePlan) -> str:
     parts = [f"**{_md(spec.caption)}**", _pipes(body)]
     parts += [f"<sup>{mark}</sup> {_md(text)}" for mark, text in sheet.footnotes.items()]
     if sheet.agreement:
-        lines = [[_md(cell) for cell in line] for line in _agreement_rows(sheet)]
-        parts += [f"### {_agreement_title(sheet)}", _pipes(lines), _agreement_note(sheet)]
+        lines = [[_md(cell) for cell in line] for line in agreement_rows(sheet)]
+        parts += [f"### {agreement_title(sheet)}", _pipes(lines), agreement_note(sheet)]
     parts.append("\n".join(_md_fact(name, text) for name, text in sheet.facts.items()))
     return "\n\n".join(parts) + "\n"
 
@@ -364,7 +364,9 @@ def _csv_line(sheet: Sheet, place: tuple[str, str], entry: Entry) -> dict[str, A
 
 
 def write_all(plan: TablePlan, folder: Path) -> list[Path]:
-    """The table in every format, as NAME.md, .tex, .csv, .png and .svg in `folder`."""
+    """The table in every format, as NAME.md, .tex, .csv, .png and .svg in `folder`; where it shows
+    an attack, also what that recovered, as NAME_images.png and .svg."""
+    from pfl_bench import attackplot
     from pfl_bench.tableplot import save
 
     texts = {".md": to_markdown(plan), ".tex": to_latex(plan), ".csv": to_csv(plan)}
@@ -373,6 +375,7 @@ def write_all(plan: TablePlan, folder: Path) -> list[Path]:
         for suffix, text in texts.items():
             write_atomically(paths[suffix], text)
         save(plan, paths[".png"], paths[".svg"])
+        pictures = attackplot.save(plan, folder / f"{plan.spec.name}_images")
     except OSError as error:
         raise UserError(f"cannot write to {folder}: {error.strerror or error}") from error
-    return list(paths.values())
+    return [*paths.values(), *pictures]

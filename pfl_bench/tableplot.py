@@ -9,12 +9,13 @@ tells small distances apart where one method is far behind.
 from __future__ import annotations
 
 import math
+import statistics
 import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pfl_bench.files import replacing
-from pfl_bench.measures import MEASURES
+from pfl_bench import picture
+from pfl_bench.measures import MEASURES, attack_figures
 from pfl_bench.sheet import Sheet, make_sheet
 
 if TYPE_CHECKING:
@@ -30,18 +31,8 @@ PANELS_ABREAST = 3
 
 def save(plan: TablePlan, *paths: Path) -> None:
     """Draw the table once and write it to each path in the format of its suffix."""
-    import matplotlib
-
-    # Two drawings of one table are the same bytes: no random ids, no date.
-    with matplotlib.rc_context({"svg.hashsalt": plan.spec.name, "svg.fonttype": "path"}):
-        figure = draw(plan)
-        for path in paths:
-            kind = path.suffix[1:]
-            undated: dict[str, Any] = {"Date": None} if kind == "svg" else {"Software": None}
-            with replacing(path) as temporary:
-                figure.savefig(
-                    temporary, format=kind, dpi=150, bbox_inches="tight", metadata=undated
-                )
+    with picture.drawing(plan.spec.name):
+        picture.save(draw(plan), *paths, tight=True)
 
 
 def draw(plan: TablePlan) -> Figure:
@@ -66,18 +57,6 @@ def _title(sheet: Sheet, letters: int) -> str:
     return f"{textwrap.fill(sheet.plan.spec.caption, letters)}\n{below}"
 
 
-def _figure(
-    width: float, height: float, rows: int = 1, columns: int = 1
-) -> tuple[Figure, list[Axes]]:
-    """A figure outside pyplot, whose global state belongs to the user."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure, list(figure.subplots(rows, columns, squeeze=False).flat)
-
-
 def _heat_map(sheet: Sheet) -> Figure:
     import numpy as np
     import seaborn as sns
@@ -97,7 +76,7 @@ def _heat_map(sheet: Sheet) -> Figure:
                 continue
             behind[place] = entry.mean - min(means) if lower else max(means) - entry.mean
             words[place] = entry.measure.show(entry.mean)
-    figure, (axes,) = _figure(2.6 + 0.95 * len(spec.columns), 1.6 + 0.36 * len(spec.rows))
+    figure, (axes,) = picture.blank(2.6 + 0.95 * len(spec.columns), 1.6 + 0.36 * len(spec.rows))
     axes.set_facecolor(ABSENT)
     farthest = float(np.nan_to_num(behind).max()) or 1.0
     line = "column" if spec.compared == "rows" else "row"
@@ -145,9 +124,28 @@ def _bars(sheet: Sheet) -> Figure:
     spec = sheet.plan.spec
     names = list(spec.columns if len(spec.rows) == 1 else spec.rows)
     places = [(row, column) for row in spec.rows for column in spec.columns]
-    figure, (axes,) = _figure(6.4, 1.2 + 0.36 * len(names))
+    figure, (axes,) = picture.blank(6.4, 1.2 + 0.36 * len(names))
     _bar_panel(axes, sheet, names, places)
+    if sheet.plan.spec.threat is not None:
+        _mark_floor(axes, sheet)
     return figure
+
+
+def _mark_floor(axes: Axes, sheet: Sheet) -> None:
+    """A line at the PSNR of random images, below which no figure says anything."""
+    runs = [run for cell in sheet.plan.cells.values() for run in cell.runs if run is not None]
+    values = [value for run in runs for value in attack_figures(run, "floor")]
+    if values:
+        floor = statistics.fmean(values)
+        axes.axvline(floor, color="black", linewidth=0.8, linestyle=(0, (4, 2)))
+        axes.annotate(
+            "random images",
+            (floor, -0.5),
+            xytext=(2, 0),
+            textcoords="offset points",
+            va="bottom",
+            fontsize=7,
+        )
 
 
 def _panels(sheet: Sheet) -> Figure:
@@ -155,7 +153,7 @@ def _panels(sheet: Sheet) -> Figure:
     spec = sheet.plan.spec
     abreast = min(PANELS_ABREAST, len(spec.columns))
     deep = math.ceil(len(spec.columns) / abreast)
-    figure, panels = _figure(
+    figure, panels = picture.blank(
         1.0 + 2.8 * abreast, deep * (0.8 + 0.24 * len(spec.rows)), deep, abreast
     )
     for k, column in enumerate(spec.columns):

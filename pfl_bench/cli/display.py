@@ -7,14 +7,14 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from pfl_bench import data
 from pfl_bench.config import RunConfig
+from pfl_bench.experiment import problem
 from pfl_bench.records import RoundRecord
 from pfl_bench.runner import Watcher
 from pfl_bench.store import StoredRun
@@ -25,21 +25,14 @@ LINE_SECONDS = 5.0
 
 def title(config: RunConfig) -> str:
     """The run in a line: what is trained on what."""
-    standin = " (stand-in)" if config.source == "standin" else ""
-    spec = data.specs().get(config.dataset)
-    name = (spec.title if spec else config.dataset) + standin
-    part = "" if config.fraction == 1 else f", {config.fraction:.0%} of it"
-    return (
-        f"{config.algo} on {name}{part}, {config.setting_label}, {config.clients} clients, "
-        f"{config.model}, seed {config.seed}"
-    )
+    return f"{config.algo} on {problem(config)}, seed {config.seed}"
 
 
 @contextlib.contextmanager
-def watch(config: RunConfig, quiet: bool) -> Iterator[Watcher]:
+def watch(config: RunConfig, quiet: bool) -> Iterator[Display]:
     """A watcher for one run that suits where the output goes."""
     if quiet:
-        yield _Quiet()
+        yield Display()
     elif sys.stderr.isatty():
         with _live() as progress:
             yield _Live(progress)
@@ -47,12 +40,20 @@ def watch(config: RunConfig, quiet: bool) -> Iterator[Watcher]:
         yield _Lines()
 
 
-class _Quiet(Watcher):
+class Display(Watcher):
+    """Shows nothing but what the user must know."""
+
+    seconds: Mapping[str, float] | None = None
+    """Where the time went, if the run was computed now."""
+
     def on_note(self, note: str) -> None:
         click.echo(f"Note: {note}", err=True)
 
+    def on_end(self, seconds: Mapping[str, float]) -> None:
+        self.seconds = seconds
 
-class _Following(_Quiet):
+
+class _Following(Display):
     """Keeps what every display needs: the best accuracy and the pace."""
 
     def on_start(self, config: RunConfig, earlier: Sequence[RoundRecord]) -> None:
@@ -160,6 +161,16 @@ def _report_one(run: StoredRun) -> None:
         )
         click.echo(f"  communication   {_size(up)} up, {_size(down)} down per client and round")
     click.echo(f"  result          {run.path}")
+
+
+def time_profile(seconds: Mapping[str, float] | None) -> str:
+    """Where the time of a run went, part by part."""
+    if seconds is None:
+        return "Where the time went is known of a run that is computed now; --fresh repeats it."
+    total = sum(seconds.values())
+    rows = [*seconds.items(), ("wall time", total)]
+    lines = [f"  {part:15} {value:9.3f} s  {value / total:6.1%}" for part, value in rows]
+    return "\n".join(["Where the time went", *lines])
 
 
 def _best(run: StoredRun) -> float | None:

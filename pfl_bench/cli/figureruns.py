@@ -1,0 +1,179 @@
+"""What a figure is drawn from: the runs that it wants, stored ones taken, missing ones run now."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from pfl_bench import paths
+from pfl_bench.cli.display import watch
+from pfl_bench.cli.run import gather, number_of_seeds
+from pfl_bench.config import RunConfig
+from pfl_bench.errors import UserError, unknown
+from pfl_bench.experiment import configure
+from pfl_bench.figures.methods import Method, Trial
+from pfl_bench.hyper import knobs
+from pfl_bench.registry import algorithm_names, load_algorithm, load_plugin
+from pfl_bench.runner import Options, choose_device, execute
+from pfl_bench.settings import Profile, load_profile
+from pfl_bench.simulator import Simulator
+from pfl_bench.store import Store, StoredRun
+from pfl_bench.tally import RECORDABLE
+from pfl_bench.trained import trained
+
+ALL = "all"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the user asks for, before a method and a seed make a configuration of it."""
+
+    profile: Profile
+    chosen: dict[str, Any]
+    hyper: dict[str, Any]
+    seeds: int
+    options: Options
+    store: Store
+    quiet: bool
+
+    @property
+    def data_dir(self) -> Path:
+        return self.options.data_dir
+
+    def config(self, algo: str, series: Sequence[str] = (), seed: int = 0) -> RunConfig:
+        """The run of a method under the seed that stands `seed` places after the first."""
+        first = self.chosen.get("seed", self.profile.run.get("seed", 0))
+        chosen = {**self.chosen, "algo": algo, "record": ",".join(series), "seed": first + seed}
+        known = _hyper_parameters(algo)
+        hyper = {name: value for name, value in self.hyper.items() if name in known}
+        return configure(self.profile, chosen, hyper, self.data_dir)
+
+
+def read(
+    flags: dict[str, Any],
+    *,
+    profile: str | None,
+    config_file: str | None = None,
+    sets: tuple[str, ...] = (),
+    seeds: str | None = None,
+    are_averaged: bool = False,
+    plugins: tuple[str, ...] = (),
+    data_dir: str | None = None,
+    results_folder: str | None = None,
+    workers: int | None = None,
+    device: str = "auto",
+    quiet: bool = False,
+) -> Wanted:
+    """The options of a command, checked. Figures that average over seeds take as many as the
+    profile says, others one."""
+    if quiet:
+        logging.getLogger("pfl_bench").setLevel(logging.WARNING)
+    for plugin in plugins:
+        load_plugin(Path(plugin))
+    choose_device(device)
+    chosen, hyper, extra = gather(config_file, flags, sets, data_dir)
+    loaded = load_profile(profile or str(extra.get("profile", "quick")))
+    number = seeds if seeds is not None else extra.get("seeds", loaded.seeds if are_averaged else 1)
+    options = Options(
+        data_dir=paths.data_dir(data_dir),
+        partition=chosen.get("partition"),
+        workers=workers,
+        device=device,
+    )
+    store = Store(paths.results_dir(results_folder))
+    return Wanted(loaded, chosen, hyper, number_of_seeds(number), options, store, quiet)
+
+
+def algorithms(text: str) -> list[str]:
+    """Names separated by commas, each once; `all` means every algorithm there is."""
+    if text.strip() == ALL:
+        return algorithm_names()
+    names = list(dict.fromkeys(name for part in text.split(",") if (name := part.strip())))
+    if not names:
+        raise UserError(f"--algos cannot be {text!r}; allowed: {ALL}, or names as fedavg,fedcp")
+    for name in names:
+        load_algorithm(name)
+    return names
+
+
+def methods(
+    wanted: Wanted, algos: Sequence[str], series: Sequence[str] = (), are_timed: bool = False
+) -> list[Method]:
+    """Each method with a run for every seed, stored or run now.
+
+    All are configured before the first is run, so that a mistake is told at once. The first seed of
+    every method comes before the second of any, as in tables. Where times are drawn, a run that
+    recorded more than asked for does not do: recording takes time."""
+    _check_known(wanted.hyper, algos)
+    for algo in algos:
+        _check_series(algo, series)
+    configs = [[wanted.config(a, series, k) for a in algos] for k in range(wanted.seeds)]
+    found = {
+        config.key: wanted.store.find(config) if are_timed else stored(config, wanted.store)
+        for config in itertools.chain(*configs)
+    }
+    missing = sum(run is None for run in found.values())
+    if missing and not wanted.quiet:
+        click.echo(f"{missing} of {len(found)} runs are not stored and run now", err=True)
+    trials = [
+        [Trial.of(found[config.key] or _run(config, wanted)) for config in one] for one in configs
+    ]
+    by_method = zip(*trials, strict=True)
+    return [
+        Method(load_algorithm(algo).title, tuple(of_method))
+        for algo, of_method in zip(algos, by_method, strict=True)
+    ]
+
+
+def stored(config: RunConfig, store: Store) -> StoredRun | None:
+    """The stored run of `config`, or the same that recorded more: what is recorded changes nothing
+    else in a run."""
+    recordable = {*RECORDABLE, *load_algorithm(config.algo).recordable}
+    others = sorted(recordable - set(config.record))
+    for count in range(len(others) + 1):
+        for more in itertools.combinations(others, count):
+            record = tuple(sorted((*config.record, *more)))
+            if (run := store.find(replace(config, record=record))) is not None:
+                return run
+    return None
+
+
+def _run(config: RunConfig, wanted: Wanted) -> StoredRun:
+    with watch(config, wanted.quiet) as watcher:
+        return execute(config, wanted.store, wanted.options, watcher)
+
+
+def trained_model(wanted: Wanted, algo: str) -> Simulator:
+    """The simulator of a run after its last round; the run is repeated if its state is gone."""
+    _check_known(wanted.hyper, [algo])
+    config = wanted.config(algo)
+    with watch(config, wanted.quiet) as watcher:
+        return trained(config, wanted.store, wanted.options, watcher)
+
+
+def _hyper_parameters(algo: str) -> set[str]:
+    return {knob.name for knob in knobs(load_algorithm(algo).Hyper).values()}
+
+
+def _check_known(hyper: dict[str, Any], algos: Sequence[str]) -> None:
+    """A hyper-parameter is for the methods that have it; one that none has is a mistake."""
+    names = set().union(*map(_hyper_parameters, algos))
+    for name in hyper:
+        if name not in names:
+            raise unknown(f"hyper-parameter of {', '.join(algos)}", name, names)
+
+
+def _check_series(algo: str, series: Sequence[str]) -> None:
+    recordable = {*RECORDABLE, *load_algorithm(algo).recordable}
+    if absent := [name for name in series if name not in recordable]:
+        able = [n for n in algorithm_names() if set(series) <= set(load_algorithm(n).recordable)]
+        raise UserError(
+            f"the figure needs the series {', '.join(absent)}, which {algo!r} does not record; "
+            f"allowed: {', '.join(able)}"
+        )
