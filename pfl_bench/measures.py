@@ -1,4 +1,4 @@
-"""What a cell can show of a run: its accuracy, or one of the costs of training it.
+"""What a cell can show of a run: its accuracy, a cost of training it, or what it gives away.
 
 A measure reads one stored run. Means over seeds and comparisons are made in `agreement` and
 `sheet`; how convergence and the CPN are counted is in `overhead`.
@@ -6,6 +6,7 @@ A measure reads one stored run. Means over seeds and comparisons are made in `ag
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -28,6 +29,8 @@ class Measure:
     lower_is_better: bool = False
     is_counted: bool = False
     """Counted rather than measured: seeds need not differ."""
+    each: Callable[[StoredRun], list[float]] | None = None
+    """What `of` is the mean of, where a spread over these says more than one over seeds."""
 
     def show(self, value: float) -> str:
         return f"{value:,.{self.digits}f}" if self.digits == 0 else f"{value:.{self.digits}f}"
@@ -40,8 +43,21 @@ def _accuracy(run: StoredRun) -> float | None:
 
 
 def _psnr(run: StoredRun) -> float | None:
-    """Training leaves no PSNR behind: only an attack on what was sent can measure it."""
-    return None
+    """The mean over the attacked images; None where nothing was attacked."""
+    values = attack_figures(run)
+    return statistics.fmean(values) if values else None
+
+
+def attack_figures(run: StoredRun, name: str = "psnr") -> list[float]:
+    """The PSNR of every attacked image, or what a random one (`floor`) or a flat `grey` gives."""
+    victims = (run.summary or {}).get("attack", {}).get("victims", [])
+    return [value for victim in victims for value in victim[name]]
+
+
+def mismatches(run: StoredRun) -> list[float]:
+    """What each attack left of the distance between the gradients, relative to the one seen."""
+    victims = (run.summary or {}).get("attack", {}).get("victims", [])
+    return [victim["mismatch"] for victim in victims]
 
 
 def _per_client(name: str, unit: float = 1.0) -> Callable[[StoredRun], float | None]:
@@ -72,7 +88,7 @@ def _cpn(run: StoredRun) -> float | None:
 
 MEASURES = {
     "accuracy": Measure("test accuracy (%)", _accuracy),
-    "psnr": Measure("PSNR (dB)", _psnr, lower_is_better=True),
+    "psnr": Measure("PSNR (dB)", _psnr, lower_is_better=True, each=attack_figures),
     "total_minutes": Measure(
         "minutes until convergence", _convergence("minutes"), lower_is_better=True
     ),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pfl_bench import overhead
 from pfl_bench.agreement import Agreement, agreement, figures, is_standin, settled_mean
-from pfl_bench.measures import MEASURES, Measure
+from pfl_bench.measures import MEASURES, Measure, attack_figures, mismatches
 
 if TYPE_CHECKING:
     from pfl_bench.config import RunConfig
@@ -30,7 +30,10 @@ SCORING = {
         "model is scored, and when, is each algorithm's own (`pfl-bench show ALGO`)"
     ),
     "overhead": overhead.CRITERION,
-    "psnr": "PSNR of the images that an attack recovers from what a client sends",
+    "psnr": (
+        "PSNR between a client's image and what an attack recovers of it, both in [0, 1]; the "
+        "lower, the less is given away (docs/privacy.md)"
+    ),
 }
 
 
@@ -144,7 +147,7 @@ def _entry(cell: CellPlan, ranks: Ranks | None, is_best: bool, marks: _Marks) ->
         measure=MEASURES[cell.cell.measure],
         status=cell.status,
         mean=settled_mean(cell),
-        std=statistics.stdev(values) if len(values) > 1 else None,
+        std=_spread(cell, values),
         seeds=len(values),
         wanted=len(cell.configs),
         published=cell.cell.published,
@@ -153,6 +156,14 @@ def _entry(cell: CellPlan, ranks: Ranks | None, is_best: bool, marks: _Marks) ->
         is_best=is_best,
         mark=marks.mark(f"{cell.status}: {cell.reason}") if told else None,
     )
+
+
+def _spread(cell: CellPlan, values: list[float]) -> float | None:
+    """The sample standard deviation over seeds, or over all that the measure is a mean of."""
+    each = MEASURES[cell.cell.measure].each
+    if each is not None:
+        values = [value for run in cell.runs if run is not None for value in each(run)]
+    return statistics.stdev(values) if len(values) > 1 else None
 
 
 def _competition(plan: TablePlan) -> tuple[dict[Place, Ranks], set[Place]]:
@@ -203,6 +214,9 @@ def facts(plan: TablePlan) -> dict[str, str]:
         "Seeds": f"{plan.seeds} per cell",
         "Scoring": SCORING[plan.spec.metric],
         "Cells": _legend(plan, any(map(is_standin, cells))),
+        "Attack": str(plan.spec.threat or ""),
+        "Floor": _floor(runs) if plan.spec.threat else "",
+        "Mismatch": _mismatch(plan) if plan.spec.threat else "",
         "CPN": _cpn(configs) if plan.spec.metric == "overhead" else "",
         "Versions": " and ".join(sorted({_versions(run) for run in runs} - {""})),
         "Date": max((_finished(run) for run in runs), default="")[:10],
@@ -242,7 +256,9 @@ def _data(config: RunConfig) -> str:
 
 
 def _legend(plan: TablePlan, standin: bool) -> str:
-    legend = "mean ± sample standard deviation over the seeds (their number)"
+    spread = "attacked images" if plan.spec.threat else "seeds"
+    number = "number of seeds" if plan.spec.threat else "their number"
+    legend = f"mean ± sample standard deviation over the {spread} ({number})"
     if not any(cell.cell.published for cell in plan.cells.values()):
         return legend
     if not standin:
@@ -256,6 +272,38 @@ def _legend(plan: TablePlan, standin: bool) -> str:
 def _cpn(configs: Iterable[RunConfig]) -> str:
     shares = (overhead.cpn_of(config.to_dict()) for config in configs)
     return "; ".join(dict.fromkeys(str(share) for share in shares if share is not None))
+
+
+def _mismatch(plan: TablePlan) -> str:
+    """How far the attack got by its own measure: a server cannot see PSNR."""
+    left = {
+        plan.spec.competitor(cell.cell): [v for run in cell.runs if run for v in mismatches(run)]
+        for cell in plan.cells.values()
+    }
+    told = [f"{name} {statistics.median(each):.2g}" for name, each in left.items() if each]
+    if not told:
+        return ""
+    return (
+        f"{', '.join(told)}: median of the squared distance that the attack left between the "
+        "gradients, over the squared length of the one it saw (0: it explains all it saw)"
+    )
+
+
+def _floor(runs: Iterable[StoredRun]) -> str:
+    """What images that know nothing of the victims reach; methods share their victims."""
+    by_seed = {run.config.get("seed"): run for run in runs}
+    values, grey = (
+        [value for run in by_seed.values() for value in attack_figures(run, name)]
+        for name in ("floor", "grey")
+    )
+    if not values:
+        return ""
+    spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
+    return (
+        f"{statistics.fmean(values):.2f}{spread} dB, the PSNR of random images (pixels uniform on "
+        "[0, 1], which is also where the attack starts) against the same victims; a flat grey "
+        f"image has {statistics.fmean(grey):.2f} dB"
+    )
 
 
 def _origin(run: StoredRun) -> dict[str, Any]:

@@ -13,29 +13,37 @@ A spec is a YAML file (the paper's are in tables/, a user's own anywhere):
 
 A cell runs the table's settings, overridden by its column's and then by its row's. `published` has
 one entry per column: [mean, std], a bare number, `skipped`, `diverged`, or null where the paper is
-silent. `rule` draws a line above the row. With `metric: overhead` each column names its `measure`.
+silent. `rule` draws a line above the row. With `metric: overhead` each column names its `measure`;
+with `metric: psnr` the table's `attack` names the knobs of the attack (`threat`).
 How cells are run and shown is in `tableplan` and `render`.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import shlex
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pfl_bench.errors import UserError, unknown
+from pfl_bench.errors import UserError, shown, unknown
+from pfl_bench.hyper import as_dict
 from pfl_bench.measures import MEASURES
 from pfl_bench.settings import checked, parse_ratio
+from pfl_bench.threat import Threat
 from pfl_bench.yamlfile import find_yaml, packaged_names, read_yaml
 
 TABLES = "pfl_bench.tables"
 METRICS = ("accuracy", "overhead", "psnr")
 COMPARED = ("rows", "columns")
+MOST_CELLS = 10_000
+LONGEST_NAME = 200
 
-_TABLE_KEYS = ("caption", "metric", "compared", "method", "run", "set", "columns", "rows")
+_TABLE_KEYS = (
+    "caption", "metric", "compared", "method", "attack", "run", "set", "columns", "rows",
+)  # fmt: skip
 _COLUMN_KEYS = ("name", "group", "measure", "run", "set")
 _ROW_KEYS = ("name", "rule", "run", "set", "published")
 _SPELT_OUT = {"λ": "lambda", "β": "beta", "ρ": "rho"}
@@ -78,6 +86,8 @@ class TableSpec:
     """The rows with a line above them."""
     arguments: str = ""
     """What stands after `pfl-bench table` to get this table."""
+    threat: Threat | None = None
+    """The attack whose PSNR the table shows, where it shows one."""
 
     def restricted(self, rows: tuple[str, ...], columns: tuple[str, ...]) -> TableSpec:
         """The same table with some rows and columns only, by their names or what they run.
@@ -97,6 +107,19 @@ class TableSpec:
                 for (row, column), cell in self.cells.items()
                 if row in kept_rows and column in kept_columns
             },
+            arguments=" ".join((self.arguments or self.name, *options)),
+        )
+
+    def attacked(self, chosen: Mapping[str, str]) -> TableSpec:
+        """The same table under an attack with other knobs than the table's own."""
+        if not chosen:
+            return self
+        if self.threat is None:
+            raise UserError(f"--attack does not go with {self.name!r}, which shows no attack")
+        options = [shlex.join(("--attack", f"{name}={value}")) for name, value in chosen.items()]
+        return dataclasses.replace(
+            self,
+            threat=Threat.of({**as_dict(self.threat), **chosen}),
             arguments=" ".join((self.arguments or self.name, *options)),
         )
 
@@ -145,6 +168,11 @@ def read_table(path: Path) -> TableSpec:
     compared = _choice(content, "compared", COMPARED, where)
     columns = _entries(content, "columns", _COLUMN_KEYS, where)
     rows = _entries(content, "rows", _ROW_KEYS, where)
+    if len(rows) * len(columns) > MOST_CELLS:
+        raise UserError(
+            f"{where}: {len(rows)} rows × {len(columns)} columns are too many; "
+            f"allowed: {MOST_CELLS:,} cells"
+        )
     cells = {}
     for row in rows:
         published = _published(row, len(columns), where)
@@ -171,7 +199,21 @@ def read_table(path: Path) -> TableSpec:
         {column["name"]: str(column["group"]) for column in columns if column.get("group")},
         frozenset(row["name"] for row in rows if row.get("rule")),
         shlex.quote(str(path)),
+        _threat(content, metric, where),
     )
+
+
+def _threat(content: Mapping[str, Any], metric: str, where: str) -> Threat | None:
+    """The attack of a table that shows one, which no other may name."""
+    if metric != "psnr":
+        if "attack" in content:
+            raise UserError(f"{where}: 'attack' belongs to tables with 'metric: psnr'")
+        return None
+    chosen = _layered("attack", (content,), where)
+    try:
+        return Threat.of(chosen)
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from None
 
 
 def _choice(content: Mapping[str, Any], key: str, allowed: tuple[str, ...], where: str) -> str:
@@ -191,16 +233,23 @@ def _entries(
     seen = set()
     for entry in entries:
         if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
-            raise UserError(f"{where}: each entry of {key!r} needs a name (text), not {entry!r}")
+            raise UserError(
+                f"{where}: each entry of {key!r} needs a name (text), not {shown(entry)}"
+            )
         name = entry["name"]
-        _check_keys(entry, allowed, f"{where}, {key} {name!r}")
+        _check_keys(entry, allowed, f"{where}, {key} {shown(name)}")
         if "," in name or not name.strip():
             raise UserError(
-                f"{where}: the name {name!r} in {key!r} must not be empty or hold a comma, which "
-                f"separates names in --{key}"
+                f"{where}: the name {shown(name)} in {key!r} must not be empty or hold a comma, "
+                f"which separates names in --{key}"
+            )
+        if not name.isprintable() or len(name) > LONGEST_NAME:
+            raise UserError(
+                f"{where}: the name {shown(name)} in {key!r} must be one line of at most "
+                f"{LONGEST_NAME} characters"
             )
         if _plain(name) in seen:
-            raise UserError(f"{where}: {key!r} has two entries named {name!r}")
+            raise UserError(f"{where}: {key!r} has two entries named {shown(name)}")
         seen.add(_plain(name))
     return entries
 
@@ -217,7 +266,7 @@ def _layered(key: str, layers: Iterable[Mapping[str, Any]], where: str) -> dict[
     for entry in layers:
         block = entry.get(key) or {}
         if not isinstance(block, dict):
-            raise UserError(f"{where}: {key!r} must hold names and values, not {block!r}")
+            raise UserError(f"{where}: {key!r} must hold names and values, not {shown(block)}")
         merged |= block
     return merged
 
@@ -273,15 +322,20 @@ def _figure(figure: Any, where: str) -> Published | None:
             return None
         case "skipped" | "diverged":
             return Published(status=figure)
-        case bool():
-            pass
-        case int() | float():
+        case int() | float() if _is_number(figure):
             return Published(float(figure))
-        case [(int() | float()) as mean, (int() | float()) as std]:
+        case [mean, std] if _is_number(mean) and _is_number(std):
             return Published(float(mean), float(std))
     raise UserError(
-        f"{where}: {figure!r} is no figure; allowed: [mean, std], a number, skipped, diverged, null"
+        f"{where}: {shown(figure)} is no figure; "
+        "allowed: [mean, std], a number, skipped, diverged, null"
     )
+
+
+def _is_number(value: Any) -> bool:
+    """Whether it can be printed as a figure, unlike `true`, which is an integer too, and NaN."""
+    is_real = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_real and math.isfinite(value)
 
 
 def _selected(

@@ -149,8 +149,8 @@ def test_the_list_says_how_much_of_each_table_is_stored(monkeypatch: pytest.Monk
         (["mine.yaml", "--data-dir", "nowhere"], "pfl-bench data prepare mnist"),
         (["mine.yaml", "--dry-run", "--render-only"], "exclude each other"),
         (["list", "--rows", "fedavg"], "--rows does not go with `table list`"),
-        (["attack.yaml"], "this version has no attack"),
-        (["attack.yaml", "--render-only"], "this version has no attack"),
+        (["mine.yaml", "--attack", "victims=1"], "which shows no attack"),
+        (["list", "--attack", "victims=1"], "--attack does not go with `table list`"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_exit_code_2(arguments: list[str], sentence: str) -> None:

@@ -21,7 +21,7 @@ from pfl_bench.runner import Options, execute
 from pfl_bench.settings import Profile
 from pfl_bench.store import Store, StoredRun
 from pfl_bench.tableplan import PlannedRun, TablePlan, plan_table
-from pfl_bench.tablerun import STOP_SECONDS, Crew, TableWatcher, check_runnable, run_missing
+from pfl_bench.tablerun import STOP_SECONDS, Crew, TableWatcher, run_missing
 from pfl_bench.tablespec import Cell, TableSpec
 
 PROFILE = Profile("tiny", "", {"source": "standin", "rounds": 2, "fraction": 0.02}, {}, {})
@@ -232,12 +232,6 @@ def test_a_table_with_a_cell_that_cannot_be_configured_is_refused_before_it_trai
     with pytest.raises(UserError, match="'local', 'only' cannot be run: 3 clients cannot be"):
         run_missing(plan, store, _crew(), TableWatcher())
     assert not store.root.exists()
-
-
-def test_the_attack_that_a_psnr_table_needs_is_named(tmp_path: Path) -> None:
-    plan = _plan(_spec("fedavg", metric="psnr"), Store(tmp_path))
-    with pytest.raises(UserError, match="this version has no attack"):
-        check_runnable(plan)
 
 
 def test_each_job_gets_its_share_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
