@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from pfl_bench.config import RunConfig
+from pfl_bench.data import Dataset
 from pfl_bench.datasets.partition import Partition
 from pfl_bench.errors import UserError, unknown
 from pfl_bench.experiment import load_data
 from pfl_bench.records import RoundRecord
 from pfl_bench.simulator import Simulator
+from pfl_bench.stopwatch import RunWatch
 from pfl_bench.store import RunWriter, Store, StoredRun
 
 CHECKPOINT_SECONDS = 10.0
@@ -40,6 +42,12 @@ class Options:
     """The run has the machine to itself and a process of its own, and its times are wanted."""
     checkpoint_every: int | None = None
     """Save after this many rounds instead of by time."""
+    tensorboard: Path | None = None
+    """Where `tensorboard.execute_logged` writes the rounds as scalars, each run in its folder."""
+    given: tuple[Dataset, Partition] | None = None
+    """The data and how it is dealt, already in memory, instead of the folder's."""
+    keep_state: bool = False
+    """Keep the state after the last round beside the result; `trained` gives it back."""
 
 
 class Watcher:
@@ -51,8 +59,14 @@ class Watcher:
     def on_round(self, record: RoundRecord) -> None:
         """A round is complete."""
 
+    def on_checkpoint(self, writer: RunWriter) -> None:
+        """The state after the last recorded round is saved; `writer.carry()` gives it."""
+
     def on_note(self, note: str) -> None:
         """Something the user should know, in a sentence."""
+
+    def on_end(self, seconds: Mapping[str, float]) -> None:
+        """The run was computed to its end in so many seconds, by part (see `stopwatch.RUN`)."""
 
 
 def execute(
@@ -60,29 +74,33 @@ def execute(
 ) -> StoredRun:
     """The result of `config`: stored, or computed now and stored."""
     watcher = watcher or Watcher()
+    watch = RunWatch()
     stored = store.find(config)
-    if stored is not None and _serves(stored, options):
+    if stored is not None and serves(stored, options):
         return stored
-    simulator, partition = _prepare(config, options)
+    with watch.measure("setup"):
+        simulator, partition = prepare(config, options)
     with store.open(config) as writer:
-        if writer.finished and _serves(writer.finished, options):
+        if writer.finished and serves(writer.finished, options):
             return writer.finished  # by another process, while this one waited
         if options.fresh:
             writer.discard()
         for note in writer.notes:
             watcher.on_note(note)
-        return _simulate(simulator, partition, writer, options, watcher)
+        ended = _simulate(simulator, partition, writer, options, watcher, watch)
+        watcher.on_end(watch.split())
+        return ended
 
 
-def _serves(stored: StoredRun, options: Options) -> bool:
+def serves(stored: StoredRun, options: Options) -> bool:
     """Whether a stored result answers what is asked."""
     is_timed = bool((stored.summary or {}).get("timed"))
     return not options.fresh and (is_timed or not options.timed)
 
 
-def _prepare(config: RunConfig, options: Options) -> tuple[Simulator, Partition]:
+def prepare(config: RunConfig, options: Options) -> tuple[Simulator, Partition]:
     """The run in memory, before the store is touched: what is refused here leaves no trace."""
-    dataset, partition = load_data(config, options.data_dir, options.partition)
+    dataset, partition = options.given or load_data(config, options.data_dir, options.partition)
     simulator = Simulator(
         config,
         dataset,
@@ -101,6 +119,7 @@ def _simulate(
     writer: RunWriter,
     options: Options,
     watcher: Watcher,
+    watch: RunWatch,
 ) -> StoredRun:
     if reason := simulator.impossible:
         return writer.finish("skipped", reason)
@@ -108,15 +127,18 @@ def _simulate(
     if writer.checkpoint is not None:
         simulator.resume(writer.checkpoint.round, writer.checkpoint.tensors)
     watcher.on_start(config, records)
-    saver = _Saver(simulator, writer, options.checkpoint_every)
+    saver = _Saver(simulator, writer, options.checkpoint_every, watcher)
     try:
         if not _out_of_patience(records, config.patience):
             for record in simulator.rounds():
-                writer.append(record)
+                with watch.measure("records"):
+                    writer.append(record)
+                watch.add_round(record.seconds)
                 watcher.on_round(record)
                 if simulator.diverged or _out_of_patience(records, config.patience):
                     break
-                saver.after_round()
+                with watch.measure("checkpoint"):
+                    saver.after_round()
     except KeyboardInterrupt:
         saver.save()
         raise
@@ -127,14 +149,20 @@ def _simulate(
         "workers": simulator.workers,
         "timed": options.timed,
     }
-    return writer.finish(status, simulator.diverged, extra)
+    keeps = options.keep_state and not simulator.diverged
+    state = simulator.snapshot.tensors() if keeps else None
+    with watch.measure("records"):
+        return writer.finish(status, simulator.diverged, extra, state)
 
 
 class _Saver:
     """Decides when a checkpoint is due: by time, so that it costs little, or by rounds if told."""
 
-    def __init__(self, simulator: Simulator, writer: RunWriter, every: int | None):
+    def __init__(
+        self, simulator: Simulator, writer: RunWriter, every: int | None, watcher: Watcher
+    ):
         self._simulator, self._writer, self._every = simulator, writer, every
+        self._watcher = watcher
         self._last = time.monotonic()
         self._wait = CHECKPOINT_SECONDS
         self._recorded = simulator.snapshot
@@ -163,6 +191,7 @@ class _Saver:
         began = time.monotonic()
         tensors = {name: value.cpu() for name, value in snapshot.tensors().items()}
         self._writer.save_checkpoint(snapshot.round, tensors, {})
+        self._watcher.on_checkpoint(self._writer)
         self._last = time.monotonic()
         self._saved_round = snapshot.round
         self._wait = max(CHECKPOINT_SECONDS, (self._last - began) / CHECKPOINT_SHARE)
@@ -170,10 +199,10 @@ class _Saver:
 
 def _out_of_patience(records: list[RoundRecord], patience: int | None) -> bool:
     """Whether the best accuracy is older than `patience` scored rounds."""
-    scores = [r.accuracy for r in records if r.accuracy is not None]
-    if patience is None or not scores:
+    if patience is None:
         return False
-    return len(scores) - 1 - scores.index(max(scores)) >= patience
+    scores = [r.accuracy for r in records if r.accuracy is not None]
+    return bool(scores) and len(scores) - 1 - scores.index(max(scores)) >= patience
 
 
 def default_workers() -> int:

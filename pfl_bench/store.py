@@ -5,8 +5,11 @@
         rounds.jsonl                    one record per round, each line with its checksum
         checkpoint-<round>.safetensors  the last two, while the run is unfinished
         summary.json                    figures, provenance and rounds.jsonl's digest, sealed
+        state.safetensors               the state after the last round, where it was asked for
+        attack-<key>.json               what an attack on that state found, sealed
         run.lock, owner.lock            who is computing this run now
         fresh/                          a repetition under way, of the same files
+        replay/                         a store of its own: the run once more, for its state alone
 
 A run is whole if and only if its summary.json is sound and rounds.jsonl has the digest it names;
 summary.json is written last and in one piece. Everything else is a run to resume. A finished result
@@ -26,7 +29,7 @@ import os
 import re
 import shutil
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -35,10 +38,18 @@ from typing import TYPE_CHECKING, Any, Protocol
 from filelock import FileLock, Timeout
 
 from pfl_bench import checkpoint
-from pfl_bench.errors import UserError
+from pfl_bench.errors import UserError, shown
 from pfl_bench.files import write_atomically
 from pfl_bench.provenance import peak_memory, provenance, utc_now
-from pfl_bench.records import DamagedError, RoundRecord, read_lines, seal, summarise, unseal
+from pfl_bench.records import (
+    DamagedError,
+    RoundRecord,
+    check_summary,
+    read_lines,
+    seal,
+    summarise,
+    unseal,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -49,6 +60,8 @@ CHECKPOINTS_KEPT = 2
 _CONFIG = "config.json"
 _RECORDS = "rounds.jsonl"
 _SUMMARY = "summary.json"
+_STATE = "state.safetensors"
+_RESULT = (_RECORDS, _STATE, _SUMMARY)
 _FRESH = "fresh"
 _LOCK = "run.lock"
 _OWNER = "owner.lock"
@@ -102,6 +115,45 @@ class StoredRun:
             raise UserError(f"cannot read {self.path / _RECORDS}: {error.strerror}") from error
         return read_lines(data)[0]
 
+    def state(self) -> Checkpoint | None:
+        """The state after the last round; None where it was not kept, is damaged, or belongs to
+        other records than these."""
+        if self.summary is None:
+            return None
+        for place in (self.home or self.path, self.path):
+            try:
+                return _state(place / _STATE, self.summary)
+            except (DamagedError, FileNotFoundError):
+                continue
+            except OSError as error:
+                raise UserError(f"cannot read {place / _STATE}: {error.strerror}") from error
+        return None
+
+    def attachment(self, name: str) -> dict[str, Any] | None:
+        """What was attached to this result; None where there is nothing sound, or only what was
+        attached to a result that this one has replaced."""
+        try:
+            document = _document(self.path / f"{name}.json", self.path)
+        except DamagedError:
+            return None
+        except OSError as error:
+            raise UserError(f"cannot read {self.path / name}.json: {error.strerror}") from error
+        is_ours = document and self.summary and document.get("of") == self.summary["records_sha256"]
+        return document if is_ours else None
+
+    def carry(self) -> dict[str, bytes]:
+        """The files of this result, by name, for `RunWriter.adopt` in another store."""
+        found = {name: _bytes_of((self.home or self.path) / name) for name in _RESULT}
+        return {name: data for name, data in found.items() if data is not None}
+
+    def attach(self, name: str, document: dict[str, Any]) -> None:
+        """Put a document, sealed, beside a finished result; one of that name is replaced."""
+        if self.summary is None:
+            raise ValueError("a document can be attached to a finished run only")
+        bond = {"key": self.key, "of": self.summary["records_sha256"]}
+        with _explained(self.path):
+            write_atomically(self.path / f"{name}.json", seal({**bond, **document}))
+
 
 @dataclass(frozen=True)
 class Checkpoint:
@@ -147,6 +199,15 @@ class Store:
         """Every run in order of folder name, unfinished and damaged ones included."""
         yield from map(read_run, self._folders())
 
+    def tidy(self) -> None:
+        """Remove the checkpoints that a process killed in its very last step left beside a result;
+        they take space and serve nobody. What another process holds is its own to tidy."""
+        for folder in self._folders():
+            if _checkpoints(folder) and read_run(folder).is_final:
+                with contextlib.suppress(UserError), _locked(folder), _explained(folder):
+                    for path in _checkpoints(folder):
+                        path.unlink()
+
     def _folders(self, key: str | None = None) -> Iterator[Path]:
         try:
             paths = sorted(self.root.iterdir())
@@ -173,12 +234,12 @@ def read_run(folder: Path) -> StoredRun:
 def _read_once(folder: Path) -> StoredRun:
     try:
         config = _document(folder / _CONFIG, folder)
+        if config is None:
+            raise DamagedError(f"{_CONFIG} is missing")
+        settings = _settings(config)
     except DamagedError as error:
         return StoredRun(folder, {}, None, "damaged", str(error))
-    if config is None:
-        return StoredRun(folder, {}, None, "damaged", f"{_CONFIG} is missing")
 
-    settings = config.get("config", {})
     problem = None
     fresh = folder / _FRESH
     # A finished repetition counts from the moment its summary exists, wherever its records are.
@@ -187,6 +248,9 @@ def _read_once(folder: Path) -> StoredRun:
             summary = _document(home / _SUMMARY, folder)
             if summary is None:
                 continue
+            if summary.get("status") not in FINAL:
+                raise DamagedError(f"{_SUMMARY} does not say how the run ended")
+            check_summary(summary)
             _verify(records / _RECORDS, summary)
         except DamagedError as error:
             problem = str(error)
@@ -250,11 +314,16 @@ class RunWriter:
                 old.unlink()
 
     def finish(
-        self, status: str, reason: str | None = None, extra: dict[str, Any] | None = None
+        self,
+        status: str,
+        reason: str | None = None,
+        extra: dict[str, Any] | None = None,
+        state: dict[str, torch.Tensor] | None = None,
     ) -> StoredRun:
         """Make the run whole: write its summary, put it in place of an older result, tidy up.
 
-        `extra` adds fields of the caller's own to the summary."""
+        `extra` adds fields of the caller's own to the summary. `state`, after the last round, is
+        kept beside it."""
         if status not in FINAL:
             raise ValueError(f"a run ends as one of {', '.join(FINAL)}, not {status!r}")
         summary = {
@@ -274,11 +343,45 @@ class RunWriter:
         with _explained(self.folder):
             os.fsync(self._open_journal().fileno())
             self.close()
+            if state is not None:
+                _write_state(self._home / _STATE, state, summary)
             write_atomically(self._home / _SUMMARY, seal({**summary, **(extra or {})}))
-            if self._home != self.folder:
-                _publish(self.folder)
-            for path in _checkpoints(self.folder):
-                path.unlink()
+            self._settle(has_state=state is not None)
+        return read_run(self.folder)
+
+    def keep_state(self, state: dict[str, torch.Tensor]) -> None:
+        """Put the state after the last round beside a result that was finished without it."""
+        if self.finished is None or self.finished.summary is None:
+            raise ValueError("a state can be added to a finished run only")
+        with _explained(self.folder):
+            _write_state(self.folder / _STATE, state, self.finished.summary)
+
+    def carry(self) -> dict[str, bytes]:
+        """The files, by name, from which another machine can continue this run. The checkpoint in
+        memory is let go: who carries a run away does not compute it here."""
+        self.checkpoint = None
+        newest = [path.name for path in _checkpoints(self._home)[:1]]
+        found = {name: _bytes_of(self._home / name) for name in (_RECORDS, *newest)}
+        return {name: data for name, data in found.items() if newest and data is not None}
+
+    def adopt(self, files: Mapping[str, bytes]) -> StoredRun:
+        """Take over what this run has reached in another store, as `carry` gave it there.
+
+        A result is verified before anything is written, and its summary is written last: cut off
+        at any point, the folder holds a run to resume."""
+        for name in files:
+            if name not in _RESULT and not _CHECKPOINT.fullmatch(name):
+                raise DamagedError(f"{shown(name)} is no file of a run")
+        if _SUMMARY in files:
+            self._check_result(files)
+        with _explained(self.folder):
+            self._home.mkdir(exist_ok=True)
+            for name in sorted(files, key=lambda name: (name == _SUMMARY, name != _RECORDS)):
+                write_atomically(self._home / name, files[name])
+            for old in _checkpoints(self._home)[CHECKPOINTS_KEPT:]:
+                old.unlink()
+            if _SUMMARY in files:
+                self._settle(has_state=_STATE in files)
         return read_run(self.folder)
 
     def discard(self) -> None:
@@ -298,6 +401,22 @@ class RunWriter:
         self._closed = True
         if self._journal is not None:
             self._journal.close()
+
+    def _settle(self, has_state: bool) -> None:
+        """Put a result whose summary is written in its place, and tidy up."""
+        if self._home != self.folder:
+            _publish(self.folder)
+        for path in _checkpoints(self.folder):
+            path.unlink()
+        if not has_state:
+            (self.folder / _STATE).unlink(missing_ok=True)
+
+    def _check_result(self, files: Mapping[str, bytes]) -> None:
+        summary = unseal(files[_SUMMARY])
+        if summary.get("key") != self._key:
+            raise DamagedError(f"{_SUMMARY} belongs to the run {shown(summary.get('key'))}")
+        if hashlib.sha256(files.get(_RECORDS, b"")).hexdigest() != summary.get("records_sha256"):
+            raise DamagedError(f"{_RECORDS} is not the one that {_SUMMARY} was made from")
 
     def _mend(self, config: Configuration) -> None:
         """Bring the folder to a state that has no trace of an interrupted or damaged write."""
@@ -361,14 +480,26 @@ class RunWriter:
 def _fitting(path: Path, records: list[RoundRecord], data: bytes) -> tuple[Checkpoint, bytes]:
     """The checkpoint at `path` and the part of the records' bytes that it was saved after."""
     tensors, envelope = checkpoint.read(path)
-    if "bond" not in envelope:
+    bond = envelope.get("bond")
+    if not isinstance(bond, dict) or type(count := bond.get("records")) is not int:
         raise DamagedError("it does not say which records it belongs to")
-    bond = envelope["bond"]
-    count = bond["records"]
     kept = b"".join(line + b"\n" for line in data.split(b"\n")[:count])
-    if count > len(records) or hashlib.sha256(kept).hexdigest() != bond["sha256"]:
+    if not 0 < count <= len(records) or hashlib.sha256(kept).hexdigest() != bond.get("sha256"):
         raise DamagedError("the records it was saved with are gone")
-    return Checkpoint(bond["round"], tensors, envelope["meta"]), kept
+    return Checkpoint(records[count - 1].round, tensors, envelope["meta"]), kept
+
+
+def _write_state(path: Path, tensors: dict[str, torch.Tensor], summary: dict[str, Any]) -> None:
+    bond = {"round": summary["rounds"], "sha256": summary["records_sha256"]}
+    checkpoint.write(path, tensors, {"bond": bond, "meta": {}})
+
+
+def _state(path: Path, summary: dict[str, Any]) -> Checkpoint:
+    """The kept state at `path`, checked to be the one of the run with this summary."""
+    tensors, envelope = checkpoint.read(path)
+    if envelope.get("bond") != {"round": summary["rounds"], "sha256": summary["records_sha256"]}:
+        raise DamagedError("it belongs to other records")
+    return Checkpoint(summary["rounds"], tensors, envelope["meta"])
 
 
 def _publish(folder: Path) -> None:
@@ -377,8 +508,9 @@ def _publish(folder: Path) -> None:
     fresh = folder / _FRESH
     for path in _checkpoints(fresh):
         path.unlink()
-    if (fresh / _RECORDS).exists():
-        (fresh / _RECORDS).replace(folder / _RECORDS)
+    for name in (_RECORDS, _STATE):
+        if (fresh / name).exists():
+            (fresh / name).replace(folder / name)
     (fresh / _SUMMARY).replace(folder / _SUMMARY)
     shutil.rmtree(fresh)
 
@@ -395,6 +527,17 @@ def _document(path: Path, folder: Path) -> dict[str, Any] | None:
     if document.get("key") != folder.name[-16:]:
         raise DamagedError(f"{path.name} belongs to the run {document.get('key')}")
     return document
+
+
+def _settings(config: dict[str, Any]) -> dict[str, Any]:
+    """The settings in a sealed configuration, of which readers may rely on these types."""
+    settings = config.get("config")
+    if not isinstance(settings, dict) or not isinstance(settings.get("hyper", {}), dict):
+        raise DamagedError(f"{_CONFIG} does not hold the settings of a run")
+    for name in ("beta", "seed"):
+        if type(settings.get(name)) not in (int, float, type(None)):
+            raise DamagedError(f"{_CONFIG} does not hold a number as {name}")
+    return settings
 
 
 def _verify(records: Path, summary: dict[str, Any]) -> None:

@@ -15,11 +15,12 @@ from typing import Any
 
 from pfl_bench.config import RunConfig
 from pfl_bench.errors import UserError
-from pfl_bench.experiment import configure, load_data
+from pfl_bench.experiment import Fingerprint, configure, load_data
 from pfl_bench.settings import Profile
 from pfl_bench.simulator import Simulator
 from pfl_bench.store import Store, StoredRun
 from pfl_bench.tablespec import Cell, TableSpec
+from pfl_bench.threat import Threat, with_attack
 
 Place = tuple[str, str]
 """A cell's row and column."""
@@ -87,11 +88,17 @@ class CellPlan:
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A run that has yet to take place, and the cells that want it."""
+    """A run that has yet to take place, or to be attacked, and the cells that want it."""
 
     config: RunConfig
     partition: str | None
     places: tuple[Place, ...]
+    threat: Threat | None = None
+
+    def result(self, store: Store) -> StoredRun | None:
+        """What is stored of it, whole: where the table shows an attack, the attack included."""
+        run = store.find(self.config)
+        return run if run is None or self.threat is None else with_attack(run, self.threat)
 
 
 @dataclass(frozen=True)
@@ -125,11 +132,11 @@ class TablePlan:
         ranks: dict[str, tuple[int, int]] = {}
         for place, cell in self.cells.items():
             for config in cell.missing:
-                data = data_order.setdefault(_data_of(config), len(data_order))
+                data = data_order.setdefault(data_of(config), len(data_order))
                 known = wanted.get(config.key)
                 partition = cell.cell.chosen.get("partition")
                 places = (*known.places, place) if known else (place,)
-                wanted[config.key] = PlannedRun(config, partition, places)
+                wanted[config.key] = PlannedRun(config, partition, places, self.spec.threat)
                 ranks.setdefault(config.key, (cell.configs.index(config), data))
         return [wanted[key] for key in sorted(wanted, key=ranks.__getitem__)]
 
@@ -140,7 +147,12 @@ class TablePlan:
 
 
 def plan_table(
-    spec: TableSpec, profile: Profile, seeds: int, store: Store, data_dir: Path
+    spec: TableSpec,
+    profile: Profile,
+    seeds: int,
+    store: Store,
+    data_dir: Path,
+    fingerprint: Fingerprint | None = None,
 ) -> TablePlan:
     """The runs of every cell and what is stored of them. Quick: no data is dealt, nothing trains;
     so a cell is known to be impossible only if a stored run says so (see `foresee`)."""
@@ -149,24 +161,27 @@ def plan_table(
     for place, cell in spec.cells.items():
         try:
             chosen = {**profile.tables.get(spec.name, {}), **cell.chosen}
-            first = configure(profile, chosen, cell.hyper, data_dir)
+            first = configure(profile, chosen, cell.hyper, data_dir, fingerprint)
         except UserError as error:
             cells[place] = CellPlan(cell, (), (), str(error))
             continue
         configs = tuple(replace(first, seed=first.seed + k) for k in range(seeds))
         for config in configs:
             if config.key not in stored:
-                stored[config.key] = _stored(config, store, spec.metric)
+                stored[config.key] = _stored(config, store, spec)
         cells[place] = _known(CellPlan(cell, configs, tuple(stored[c.key] for c in configs)))
     return TablePlan(spec, profile, seeds, cells)
 
 
-def _stored(config: RunConfig, store: Store, metric: str) -> StoredRun | None:
-    """The result of a run; where times are shown, one that was not timed does not count."""
+def _stored(config: RunConfig, store: Store, spec: TableSpec) -> StoredRun | None:
+    """The result of a run; where times are shown, one that was not timed does not count, and where
+    an attack is shown, one that was not attacked."""
     run = store.find(config)
-    if run is None or metric != "overhead" or run.status == "skipped":
+    if run is None or run.status == "skipped":
         return run
-    return run if (run.summary or {}).get("timed") else None
+    if spec.threat is not None:
+        return with_attack(run, spec.threat)
+    return run if spec.metric != "overhead" or (run.summary or {}).get("timed") else None
 
 
 def foresee(plan: TablePlan, data_dir: Path) -> TablePlan:
@@ -217,13 +232,13 @@ class Pace:
         for likeness in _likenesses(config):
             work, seconds = self._measured.get(likeness, (0.0, 0.0))
             if work:
-                return max(0, rounds) * _work_per_round(config) * seconds / work
+                return max(0, rounds) * work_per_round(config) * seconds / work
         return None
 
     def _add(self, config: RunConfig, rounds: int, seconds: float) -> None:
         for likeness in _likenesses(config):
             work, before = self._measured.get(likeness, (0.0, 0.0))
-            work += rounds * _work_per_round(config)
+            work += rounds * work_per_round(config)
             self._measured[likeness] = (work, before + seconds)
 
 
@@ -247,14 +262,14 @@ def _likenesses(config: RunConfig) -> list[tuple[str, ...]]:
     return [(config.algo, *where), where]
 
 
-def _work_per_round(config: RunConfig) -> float:
+def work_per_round(config: RunConfig) -> float:
     """The share of the dataset that is trained on in a round, epochs counted."""
     joining = statistics.fmean(config.joining_ratio)
     kept = config.clients / (config.sampled_from or config.clients)
     return config.local_epochs * config.fraction * joining * kept
 
 
-def _data_of(config: RunConfig) -> str:
+def data_of(config: RunConfig) -> str:
     """All that decides a run's data and who holds it."""
     names = (
         "dataset", "source", "data_fingerprint", "fraction", "partition_seed", "setting", "beta",

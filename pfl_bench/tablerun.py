@@ -2,7 +2,8 @@
 
 Processes are for runs, threads for the clients within a run. A worker lives for many runs, because
 starting one costs seconds and the data it has read serves the next run too. Results go to the
-store and do not depend on how many workers there are. Which runs are missing is in `tableplan`.
+store and do not depend on how many workers there are. Which runs are missing is in `tableplan`; a
+team on other machines is in `cluster`.
 """
 
 from __future__ import annotations
@@ -15,24 +16,29 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from multiprocessing import connection
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from types import FrameType
+from typing import Protocol
 
 from pfl_bench.config import RunConfig
 from pfl_bench.errors import UserError
+from pfl_bench.privacy import attacked, check_attackable
 from pfl_bench.records import RoundRecord
 from pfl_bench.registry import load_plugin
-from pfl_bench.runner import Options, Watcher, default_workers, execute
+from pfl_bench.runner import Options, Watcher, default_workers
+from pfl_bench.stopping import interrupt_once
 from pfl_bench.store import RunBusy, Store, StoredRun
 from pfl_bench.tableplan import PlannedRun, TablePlan
+from pfl_bench.tensorboard import execute_logged
 
-STOP_SECONDS = 2.0
-"""How long a stopped worker may take to save its state before it is killed."""
+STOP_SECONDS = 1.5
+"""How long a stopped worker may take to save its state before it is killed. A command that is told
+to stop is gone within two seconds."""
 POLL_SECONDS = 0.5
 """How often waiting is broken off, so that an interruption is noticed on every system."""
 
@@ -49,11 +55,27 @@ class Crew:
     plugins: tuple[Path, ...] = ()
     is_timed: bool = False
     """One run at a time, each in a fresh process, because times and memory are what is shown."""
+    tensorboard: Path | None = None
+    """Where the rounds are also written for TensorBoard."""
+    device: str = "auto"
+    fresh: bool = False
+    checkpoint_every: int | None = None
+    keep_state: bool = False
+    """Keep the trained models beside the results, because they will be attacked."""
 
     @property
     def options(self) -> Options:
         share = max(1, default_workers() // self.jobs)
-        return Options(data_dir=self.data_dir, workers=self.workers or share, timed=self.is_timed)
+        return Options(
+            data_dir=self.data_dir,
+            workers=self.workers or share,
+            timed=self.is_timed,
+            tensorboard=self.tensorboard,
+            device=self.device,
+            fresh=self.fresh,
+            checkpoint_every=self.checkpoint_every,
+            keep_state=self.keep_state,
+        )
 
 
 class TableWatcher:
@@ -75,60 +97,105 @@ class TableWatcher:
         """A run broke off with an error."""
 
 
+class Team(Protocol):
+    """Whoever carries out runs: processes here, or the nodes of a cluster."""
+
+    def work_off(
+        self, runs: Sequence[PlannedRun], watcher: TableWatcher
+    ) -> Iterator[tuple[PlannedRun, str | None]]:
+        """Every run with its error, if it had one, in the order in which they end. The watcher is
+        told how they go; a run without an error has its result in the store."""
+
+
+Hire = Callable[[Store, Crew], AbstractContextManager[Team]]
+"""Makes a team that works for a store; leaving the context stops it."""
+
+
 def run_missing(
-    plan: TablePlan, store: Store, crew: Crew, watcher: TableWatcher
+    plan: TablePlan, store: Store, crew: Crew, watcher: TableWatcher, hire: Hire | None = None
 ) -> tuple[TablePlan, dict[str, str]]:
-    """Run what the plan misses. The plan as it is then, and the errors of runs that failed, by
-    the key of the run."""
+    """Run what the plan misses, with worker processes unless another team is hired. The plan as it
+    is then, and the errors of runs that failed, by the key of the run. A hired team trains; where
+    the table shows an attack on the trained models, worker processes attack them afterwards."""
     check_runnable(plan)
     if plan.spec.metric == "overhead":
         crew = replace(crew, jobs=1, is_timed=True)
-    runs = plan.missing()
-    crew = replace(crew, jobs=max(1, min(crew.jobs, len(runs))))
+    crew = replace(crew, keep_state=plan.spec.threat is not None)
     failures: dict[str, str] = {}
-    # A timed run gets a process of its own: peak memory is the process's, not the run's.
-    with _team(store.root, crew, lasting=not crew.is_timed) as team:
+    if hire is not None:
+        plan = _work_off(plan, store, crew, watcher, hire, failures)
+    return _work_off(plan, store, crew, watcher, worker_processes, failures), failures
+
+
+def _work_off(
+    plan: TablePlan,
+    store: Store,
+    crew: Crew,
+    watcher: TableWatcher,
+    hire: Hire,
+    failures: dict[str, str],
+) -> TablePlan:
+    """The plan once a team has done what it can of what is missing; `failures` are added to."""
+    runs = [run for run in plan.missing() if run.config.key not in failures]
+    if not runs:
+        return plan
+    crew = replace(crew, jobs=max(1, min(crew.jobs, len(runs))))
+    with hire(store, crew) as team:
         for run, error in team.work_off(runs, watcher):
-            stored = None if error else store.find(run.config)
+            stored = None if error else run.result(store)
+            if not error and stored is None and store.find(run.config) is not None:
+                continue  # trained, and yet to be attacked
             if stored is not None:
                 plan = plan.with_run(stored)
                 watcher.on_end(run, stored)
             else:
                 failures[run.config.key] = error or "its result is not in the store"
                 watcher.on_failure(run, failures[run.config.key])
-    return plan, failures
+    return plan
 
 
 def check_runnable(plan: TablePlan) -> None:
     """Refuse, before anything trains, a table that cannot be made whole."""
-    if plan.spec.metric == "psnr":
-        raise UserError(
-            f"the table {plan.spec.name!r} shows the PSNR of images recovered by an attack, and "
-            "this version has no attack; --dry-run shows its training runs"
-        )
     for (row, column), reason in plan.misconfigured.items():
         raise UserError(
             f"the cell {row!r}, {column!r} cannot be run: {reason} (--rows and --columns can leave "
             "it out)"
         )
+    if plan.spec.threat is not None:
+        for (row, column), cell in plan.cells.items():
+            check_attackable(cell.configs[0], f"the cell {row!r}, {column!r}")
 
 
 # --- in the command's own process -----------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class _Began:
+class Began:
     round: int
 
 
 @dataclass(frozen=True)
-class _Round:
+class Round:
     round: int
 
 
 @dataclass(frozen=True)
-class _Note:
+class Note:
     text: str
+
+
+News = Began | Round | Note
+"""What is told of a run on its way."""
+
+
+def pass_on(news: News, run: PlannedRun, watcher: TableWatcher) -> None:
+    match news:
+        case Began():
+            watcher.on_begin(run, news.round)
+        case Round():
+            watcher.on_round(run, news.round)
+        case Note():
+            watcher.on_note(run, news.text)
 
 
 @dataclass(frozen=True)
@@ -149,7 +216,7 @@ class _Worker:
         with contextlib.suppress(OSError):  # a dead worker shows when its answer is awaited
             self.pipe.send(run)
 
-    def answer(self) -> _Began | _Round | _Note | _Ended:
+    def answer(self) -> News | _Ended:
         try:
             return self.pipe.recv()
         except (EOFError, OSError):
@@ -178,20 +245,15 @@ class _Team:
             for worker in self._heard():
                 run, answer = worker.run, worker.answer()
                 assert run is not None
-                match answer:
-                    case _Began():
-                        watcher.on_begin(run, answer.round)
-                    case _Round():
-                        watcher.on_round(run, answer.round)
-                    case _Note():
-                        watcher.on_note(run, answer.text)
-                    case _Ended():
-                        self._release(worker)
-                        if answer.is_busy and run.config.key not in put_off:
-                            put_off.add(run.config.key)
-                            waiting.append(run)
-                        else:
-                            yield run, answer.error
+                if not isinstance(answer, _Ended):
+                    pass_on(answer, run, watcher)
+                    continue
+                self._release(worker)
+                if answer.is_busy and run.config.key not in put_off:
+                    put_off.add(run.config.key)
+                    waiting.append(run)
+                else:
+                    yield run, answer.error
 
     def stop(self) -> None:
         """End all processes: politely first, so that they can save, by force after a while."""
@@ -222,8 +284,10 @@ class _Team:
 
 
 @contextlib.contextmanager
-def _team(root: Path, crew: Crew, lasting: bool) -> Iterator[_Team]:
-    team = _Team(root, crew, lasting)
+def worker_processes(store: Store, crew: Crew) -> Iterator[Team]:
+    """Up to `crew.jobs` processes on this machine."""
+    # A timed run gets a process of its own: peak memory is the process's, not the run's.
+    team = _Team(store.root, crew, lasting=not crew.is_timed)
     try:
         yield team
     finally:
@@ -284,7 +348,7 @@ def _cause(exit_code: int | None) -> str:
 def _serve(pipe: Connection, root: Path, options: Options, plugins: Sequence[Path]) -> None:
     """The life of a worker: take a run, tell how it goes, take the next."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, _interrupt_once)
+    signal.signal(signal.SIGTERM, interrupt_once)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     store = Store(root)
     with contextlib.suppress(KeyboardInterrupt, EOFError, OSError):
@@ -298,17 +362,25 @@ def _serve(pipe: Connection, root: Path, options: Options, plugins: Sequence[Pat
 def _attempt(run: PlannedRun, store: Store, options: Options, pipe: Connection) -> _Ended:
     """The run carried out; whatever goes wrong in it is told and does not end the worker."""
     try:
-        execute(run.config, store, replace(options, partition=run.partition), _Teller(pipe))
+        chosen = replace(options, partition=run.partition)
+        stored = execute_logged(run.config, store, chosen, _Teller(pipe))
+        if run.threat is not None and stored.status == "finished":
+            attacked(run.config, store, replace(chosen, fresh=False), run.threat, _Teller(pipe))
     except RunBusy as error:
         return _Ended(str(error), is_busy=True)
-    except UserError as error:
-        return _Ended(str(error))
     except Exception as error:
-        place = traceback.extract_tb(error.__traceback__)[-1]
-        where = f"{Path(place.filename).name}, line {place.lineno}"
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        return _Ended(f"{reason} ({where})")
+        return _Ended(reason_of(error))
     return _Ended()
+
+
+def reason_of(error: Exception) -> str:
+    """Why a run broke off, in a line: a user's mistake speaks for itself, others say where."""
+    if isinstance(error, UserError):
+        return str(error)
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    where = f"{Path(place.filename).name}, line {place.lineno}"
+    reason = " ".join(f"{type(error).__name__}: {error}".split())
+    return f"{reason} ({where})"
 
 
 class _Teller(Watcher):
@@ -318,19 +390,13 @@ class _Teller(Watcher):
         self._pipe = pipe
 
     def on_start(self, config: RunConfig, earlier: Sequence[RoundRecord]) -> None:
-        self._pipe.send(_Began(len(earlier)))
+        self._pipe.send(Began(len(earlier)))
 
     def on_round(self, record: RoundRecord) -> None:
-        self._pipe.send(_Round(record.round))
+        self._pipe.send(Round(record.round))
 
     def on_note(self, note: str) -> None:
-        self._pipe.send(_Note(note))
-
-
-def _interrupt_once(number: int, frame: FrameType | None) -> None:
-    """Stop as Ctrl-C would; the state that is saved then is not interrupted in its turn."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    raise KeyboardInterrupt
+        self._pipe.send(Note(note))
 
 
 def _end_with_parent() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import sys
 from typing import Any
@@ -11,12 +12,15 @@ import click
 from pfl_bench.cli.compare import compare
 from pfl_bench.cli.data import data
 from pfl_bench.cli.describe import list_, show
+from pfl_bench.cli.figure import figure
 from pfl_bench.cli.new import new
 from pfl_bench.cli.partition import partition
+from pfl_bench.cli.report import report
 from pfl_bench.cli.results import results
 from pfl_bench.cli.run import INTERRUPTED, run
 from pfl_bench.cli.table import table
 from pfl_bench.errors import UserError
+from pfl_bench.stopping import terminable
 from pfl_bench.version import VERSION
 
 
@@ -25,13 +29,17 @@ class Commands(click.Group):
 
     def invoke(self, context: click.Context) -> Any:
         try:
-            return super().invoke(context)
+            with terminable():
+                return super().invoke(context)
         except UserError as error:
             click.echo(f"Error: {error}", err=True)
             context.exit(2)
         except BrokenPipeError:
             sys.stderr.close()
             context.exit(0)
+        except OSError as error:  # what no command foresaw: no permission, a disk that is gone
+            click.echo(f"Error: {error}", err=True)
+            context.exit(2)
         except KeyboardInterrupt:
             click.echo("Stopped. The same command continues where it left off.", err=True)
             context.exit(INTERRUPTED)
@@ -47,7 +55,14 @@ def main() -> None:
     pfl-bench table main
     pfl-bench list algos
     """
+    _print_anything()
     _show_notices()
+
+
+def _print_anything() -> None:
+    """A letter that the terminal cannot show is shown as its number, and is no error."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _show_notices() -> None:
@@ -61,5 +76,5 @@ def _show_notices() -> None:
 
 
 data.add_command(partition)
-for command in (run, table, list_, show, data, results, compare, new):
+for command in (run, table, figure, list_, show, data, results, report, compare, new):
     main.add_command(command)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from pfl_bench.errors import UserError, unknown
+from pfl_bench.cli.backend import backend_options, hired, run_seeds
+from pfl_bench.errors import UserError, shown, unknown
+from pfl_bench.paths import user_path
 from pfl_bench.settings import SETTINGS
 
 if TYPE_CHECKING:
@@ -17,14 +19,17 @@ if TYPE_CHECKING:
     from pfl_bench.store import StoredRun
 
 INTERRUPTED = 130
+FAILED = 1
 
 # What a configuration file may hold beside the settings themselves.
 _FILE_ONLY = ("set", "profile", "seeds")
 
 
-def setting_options(command: Callable[..., Any]) -> Callable[..., Any]:
+def setting_options(
+    command: Callable[..., Any], names: Collection[str] = SETTINGS.keys()
+) -> Callable[..., Any]:
     """One option per setting, made from its declaration."""
-    for name, knob in reversed(SETTINGS.items()):
+    for name, knob in reversed([(name, SETTINGS[name]) for name in SETTINGS if name in names]):
         default = "" if knob.default in (None, "") else f"; default {knob.default}"
         text = f"{knob.meaning} ({knob.allowed}{default})"
         flag = "--" + name.replace("_", "-")
@@ -49,12 +54,15 @@ def _metavar(kind: type) -> str:
 @click.option("--plugin", "plugins", multiple=True, metavar="FILE", help="An algorithm in a file.")
 @click.option("--data-dir", metavar="DIR", help="Prepared datasets; implies --source real.")
 @click.option("--results", "results_folder", metavar="DIR", help="The store (default ./results).")
-@click.option("--workers", type=click.IntRange(min=1), help="Parallel clients (default: cores).")
+@click.option("--workers", type=click.IntRange(1, 256), help="Parallel clients (default: cores).")
 @click.option("--device", default="auto", metavar="NAME", help="auto, cpu, cuda or mps.")
 @click.option("--checkpoint-every", type=click.IntRange(min=1), help="Save after so many rounds.")
+@click.option("--tensorboard", metavar="DIR", help="Also write scalars here for TensorBoard.")
 @click.option("--fresh", is_flag=True, help="Repeat a run that is already stored.")
+@click.option("--profile-time", is_flag=True, help="Print where the time went.")
 @click.option("--quiet", is_flag=True, help="Print the end only.")
 @click.option("--json", "as_json", is_flag=True, help="Print the end as JSON, nothing else.")
+@backend_options
 def run(
     profile: str | None,
     seeds: str | None,
@@ -66,29 +74,42 @@ def run(
     workers: int | None,
     device: str,
     checkpoint_every: int | None,
+    tensorboard: str | None,
     fresh: bool,
+    profile_time: bool,
     quiet: bool,
     as_json: bool,
+    backend: str,
+    address: str | None,
+    gpus: float | None,
     **flags: str | None,
 ) -> None:
     """Train one algorithm, or return its stored result at once."""
     from pfl_bench import paths
-    from pfl_bench.cli.display import outcome, report, watch
+    from pfl_bench.cli.display import outcome, report, time_profile, watch
     from pfl_bench.experiment import configure
     from pfl_bench.registry import load_plugin
-    from pfl_bench.runner import Options, choose_device, execute
+    from pfl_bench.runner import Options, choose_device
     from pfl_bench.settings import load_profile
     from pfl_bench.store import Store
+    from pfl_bench.tablerun import Crew
+    from pfl_bench.tensorboard import check_installed, execute_logged
 
     if quiet or as_json:
         logging.getLogger("pfl_bench").setLevel(logging.WARNING)
     for plugin in plugins:
         load_plugin(Path(plugin))
-    choose_device(device)
-    chosen, hyper, extra = _gather(config_file, flags, sets)
-    if data_dir is not None and not {"source", "partition"} & chosen.keys():
-        chosen["source"] = "real"
-    chosen_profile = load_profile(profile or str(extra.get("profile", "quick")))
+    hire = hired(backend, address, gpus, None)
+    if hire is None:
+        choose_device(device)
+    elif profile_time:
+        raise UserError(f"--profile-time needs --backend local, not {backend!r}")
+    if tensorboard is not None:
+        check_installed()
+    chosen, hyper, extra = gather(config_file, flags, sets, data_dir)
+    if profile is None:
+        profile = str(extra.get("profile") or "quick")
+    chosen_profile = load_profile(profile)
     folder = paths.data_dir(data_dir)
     options = Options(
         data_dir=folder,
@@ -97,19 +118,37 @@ def run(
         device=device,
         fresh=fresh,
         checkpoint_every=checkpoint_every,
+        tensorboard=None if tensorboard is None else paths.user_path(tensorboard),
     )
     first = configure(chosen_profile, chosen, hyper, folder)
     configs = [
         configure(chosen_profile, {**chosen, "seed": first.seed + k}, hyper, folder)
-        for k in range(_number_of_seeds(seeds if seeds is not None else extra.get("seeds")))
+        for k in range(number_of_seeds(seeds if seeds is not None else extra.get("seeds")))
     ]
     store = Store(paths.results_dir(results_folder))
+    store.tidy()
     ended: list[tuple[RunConfig, StoredRun]] = []
     stored = set() if fresh else {c.key for c in configs if store.find(c) is not None}
+    failures: list[str] = []
     try:
-        for config in configs:
+        if hire is not None:
+            crew = Crew(
+                folder,
+                workers=workers,
+                plugins=tuple(map(Path, plugins)),
+                tensorboard=options.tensorboard,
+                device=device,
+                fresh=fresh,
+                checkpoint_every=checkpoint_every,
+            )
+            ended, failures = run_seeds(
+                configs, options.partition, chosen_profile, store, crew, hire, quiet or as_json
+            )
+        for config in configs if hire is None else ():
             with watch(config, quiet=quiet or as_json) as watcher:
-                ended.append((config, execute(config, store, options, watcher)))
+                ended.append((config, execute_logged(config, store, options, watcher)))
+            if profile_time:
+                click.echo(time_profile(watcher.seconds), err=as_json)
     except KeyboardInterrupt:
         if not fresh:
             raise
@@ -119,45 +158,55 @@ def run(
         click.echo(outcome(ended))
     else:
         report(ended, chosen_profile.name, stored)
+    if failures:
+        click.echo("\n".join(failures), err=True)
+        raise click.exceptions.Exit(FAILED)
 
 
-def _gather(
-    config_file: str | None, flags: dict[str, str | None], sets: tuple[str, ...]
+def gather(
+    config_file: str | None,
+    flags: dict[str, str | None],
+    sets: tuple[str, ...],
+    data_dir: str | None,
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """Settings, hyper-parameters and the rest, from the file and the flags; flags win."""
+    """Settings, hyper-parameters and the rest, from the file and the flags; flags win. A folder of
+    real data given by hand is meant to be used."""
     from pfl_bench.settings import checked
     from pfl_bench.yamlfile import read_yaml
 
-    content = read_yaml(Path(config_file)) if config_file else {}
+    content = {} if config_file is None else read_yaml(user_path(config_file))
     extra = {key: content.pop(key) for key in _FILE_ONLY if key in content}
     for key in content:
         if key not in SETTINGS:
             raise UserError(f"{config_file!r}: {unknown('key', key, [*SETTINGS, *_FILE_ONLY])}")
     hyper = extra.get("set") or {}
     if not isinstance(hyper, dict):
-        raise UserError(f"{config_file!r}: set must hold names and values, not {hyper!r}")
+        raise UserError(f"{config_file!r}: set must hold names and values, not {shown(hyper)}")
     chosen = checked(content, repr(config_file))
     chosen |= checked({k: v for k, v in flags.items() if v is not None}, "this run")
+    if data_dir is not None and not {"source", "partition"} & chosen.keys():
+        chosen["source"] = "real"
     return chosen, {**hyper, **assignments(sets)}, extra
 
 
-def assignments(sets: tuple[str, ...]) -> dict[str, str]:
-    """The values of --set NAME=VALUE by name."""
-    return dict(map(_assignment, sets))
+def assignments(texts: tuple[str, ...], example: str = "--set mu=0.01") -> dict[str, str]:
+    """The values of --set NAME=VALUE, or of the option that the example shows, by name."""
+    return dict(_assignment(text, example) for text in texts)
 
 
-def _assignment(text: str) -> tuple[str, str]:
+def _assignment(text: str, example: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
-        raise UserError(f"--set cannot be {text!r}; allowed: NAME=VALUE, as --set mu=0.01")
+        option = example.split()[0]
+        raise UserError(f"{option} cannot be {shown(text)}; allowed: NAME=VALUE, as {example}")
     return name.strip(), value.strip()
 
 
-def _number_of_seeds(value: Any) -> int:
+def number_of_seeds(value: Any) -> int:
     try:
         count = 1 if value is None else int(str(value))
     except ValueError:
         count = 0
     if not 1 <= count <= 1000:
-        raise UserError(f"seeds cannot be {value!r}; allowed: a whole number from 1 to 1000")
+        raise UserError(f"seeds cannot be {shown(value)}; allowed: a whole number from 1 to 1000")
     return count

@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pfl_bench.cli.backend import backend_options, hired
 from pfl_bench.errors import UserError
+from pfl_bench.paths import user_path
 from pfl_bench.settings import Profile, load_profile
 from pfl_bench.tablespec import load_table, table_names
 
 if TYPE_CHECKING:
     from pfl_bench.store import Store
     from pfl_bench.tableplan import TablePlan
-    from pfl_bench.tablerun import Crew
+    from pfl_bench.tablerun import Crew, Hire
 
 FAILED = 1
 
@@ -32,16 +34,22 @@ FAILED = 1
 @click.option("--dry-run", is_flag=True, help="Print what is stored, missing and impossible.")
 @click.option("--render-only", is_flag=True, help="Render what is stored; never train.")
 @click.option(
-    "--jobs", type=click.IntRange(min=1), default=1, show_default=True,
-    help="Runs in parallel processes, each with its share of the cores.",
+    "--jobs", type=click.IntRange(1, 256),
+    help="Runs at a time, each with its share of the cores (default: 1; with ray, all that fit).",
 )  # fmt: skip
 @click.option(
-    "--workers", type=click.IntRange(min=1), help="Parallel clients per run (default: its share)."
+    "--workers", type=click.IntRange(1, 256), help="Parallel clients per run (default: its share)."
 )
 @click.option("--results", "results_folder", metavar="DIR", help="The store (default ./results).")
 @click.option("--data-dir", metavar="DIR", help="Prepared datasets; implies real data.")
 @click.option("--out", metavar="DIR", help="Also write Markdown, LaTeX, CSV and pictures here.")
+@click.option("--tensorboard", metavar="DIR", help="Also write scalars here for TensorBoard.")
 @click.option("--plugin", "plugins", multiple=True, metavar="FILE", help="An algorithm in a file.")
+@click.option(
+    "--attack", "attack", multiple=True, metavar="NAME=VALUE",
+    help="A knob of the attack that the table shows, such as target=update.",
+)  # fmt: skip
+@backend_options
 @click.pass_context
 def table(
     context: click.Context,
@@ -52,12 +60,17 @@ def table(
     columns: tuple[str, ...],
     dry_run: bool,
     render_only: bool,
-    jobs: int,
+    jobs: int | None,
     workers: int | None,
     results_folder: str | None,
     data_dir: str | None,
     out: str | None,
+    tensorboard: str | None,
     plugins: tuple[str, ...],
+    attack: tuple[str, ...],
+    backend: str,
+    address: str | None,
+    gpus: float | None,
 ) -> None:
     """Make a table of the paper, or one of your own from a YAML file.
 
@@ -65,13 +78,18 @@ def table(
     `pfl-bench table list` says how much of each table is stored.
     """
     from pfl_bench import paths
+    from pfl_bench.cli.run import assignments
     from pfl_bench.registry import load_plugin
     from pfl_bench.store import Store
     from pfl_bench.tableplan import plan_table
-    from pfl_bench.tablerun import Crew, check_runnable
+    from pfl_bench.tablerun import Crew
+    from pfl_bench.tensorboard import check_installed
 
     if dry_run and render_only:
         raise UserError("--dry-run and --render-only exclude each other")
+    if tensorboard is not None:
+        check_installed()
+    hire = hired(backend, address, gpus, jobs)
     for plugin in plugins:
         load_plugin(Path(plugin))
     chosen_profile = _profile(profile, data_dir)
@@ -79,20 +97,24 @@ def table(
     folder, store = paths.data_dir(data_dir), Store(paths.results_dir(results_folder))
     if name == "list":
         _refuse({"--rows": rows, "--columns": columns, "--dry-run": dry_run, "--out": out})
+        _refuse({"--attack": attack})
         _list(chosen_profile, seeds, store, folder)
         return
     spec = load_table(name)
     spec = spec.restricted(_names(rows, spec.rows), _names(columns, spec.columns))
+    spec = spec.attacked(assignments(attack, "--attack target=update"))
     plan = plan_table(spec, chosen_profile, seeds, store, folder)
     if dry_run:
         _show_plan(plan, store, folder)
+        if hire is not None and jobs is not None:
+            _show_cluster_time(plan, store, folder, jobs)
         return
     failures: list[str] = []
     if not render_only:
-        crew = Crew(folder, jobs, workers, tuple(map(Path, plugins)))
-        plan, failures = _run(plan, store, crew)
-    elif spec.metric == "psnr":
-        check_runnable(plan)
+        store.tidy()
+        log = None if tensorboard is None else user_path(tensorboard)
+        crew = Crew(folder, jobs or 1, workers, tuple(map(Path, plugins)), tensorboard=log)
+        plan, failures = _run(plan, store, crew, hire)
     _render(plan, out)
     if failures:
         click.echo(f"{len(failures)} run(s) failed:", err=True)
@@ -174,9 +196,29 @@ def _show_plan(plan: TablePlan, store: Store, data_dir: Path) -> None:
         )
     if time.unknown:
         click.echo(f"time left:  unknown until measured for {time.unknown} runs")
+    if runs and spec.threat is not None:
+        click.echo("            training alone; the attacks come on top")
 
 
-def _run(plan: TablePlan, store: Store, crew: Crew) -> tuple[TablePlan, list[str]]:
+def _show_cluster_time(plan: TablePlan, store: Store, data_dir: Path, workers: int) -> None:
+    """What so many workers would need, each as fast as the machine that was measured."""
+    from pfl_bench.cli.display import duration
+    from pfl_bench.schedule import longest_first, makespan
+    from pfl_bench.tableplan import Pace, foresee
+
+    pace = Pace.of(store)
+    order = longest_first(foresee(plan, data_dir).missing(), pace, data_dir)
+    seconds = [time for run in order if (time := pace.left(run.config)) is not None]
+    if seconds:
+        click.echo(
+            f"            about {duration(makespan(seconds, workers))} with {workers} at a time, "
+            "the longest first"
+        )
+
+
+def _run(
+    plan: TablePlan, store: Store, crew: Crew, hire: Hire | None
+) -> tuple[TablePlan, list[str]]:
     """The plan once all that is missing has run, and a sentence for each run that failed."""
     from pfl_bench.cli.tableview import label, watch
     from pfl_bench.tableplan import Pace
@@ -187,7 +229,7 @@ def _run(plan: TablePlan, store: Store, crew: Crew) -> tuple[TablePlan, list[str
     if not runs:
         return plan, []
     with watch(plan, Pace.of(store)) as watcher:
-        plan, errors = run_missing(plan, store, crew, watcher)
+        plan, errors = run_missing(plan, store, crew, watcher, hire)
     return plan, [f"{label(runs[key])}: {error}" for key, error in errors.items()]
 
 
@@ -195,5 +237,5 @@ def _render(plan: TablePlan, out: str | None) -> None:
     from pfl_bench.render import to_terminal, write_all
 
     to_terminal(plan)
-    for path in write_all(plan, Path(out).expanduser()) if out else ():
+    for path in write_all(plan, user_path(out)) if out is not None else ():
         click.echo(f"wrote {path}", err=True)

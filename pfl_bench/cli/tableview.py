@@ -19,6 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pfl_bench.cli.display import duration
+from pfl_bench.measures import MEASURES
 from pfl_bench.store import StoredRun
 from pfl_bench.tableplan import CellPlan, Pace, Place, PlannedRun, TablePlan
 from pfl_bench.tablerun import TableWatcher
@@ -56,11 +57,11 @@ def grid(plan: TablePlan, running: Mapping[Place, str] | None = None) -> Table:
     """How far each cell is: its mean so far, or why there is none."""
     table = Table("", box=box.SIMPLE, pad_edge=False)
     for column in plan.spec.columns:
-        table.add_column(column, justify="right")
+        table.add_column(Text(column), justify="right")
     for row in plan.spec.rows:
         places = [(row, column) for column in plan.spec.columns]
         cells = [_cell_text(plan, place, (running or {}).get(place)) for place in places]
-        table.add_row(row, *cells)
+        table.add_row(Text(row), *cells)
     return table
 
 
@@ -226,4 +227,6 @@ def _ending(stored: StoredRun) -> str:
         return f"{stored.status}, {summary.get('reason')}"
     best = summary.get("best")
     taken = duration(summary.get("total_seconds") or 0.0)
-    return f"{best['accuracy']:.2%} in {taken}" if best else f"finished in {taken}"
+    trained = f"{best['accuracy']:.2%} in {taken}" if best else f"finished in {taken}"
+    psnr = MEASURES["psnr"].of(stored)
+    return trained if psnr is None else f"{trained}, attacked: {psnr:.2f} dB"
