@@ -147,7 +147,12 @@ class Client:
     ) -> Tensor:
         """`compute(x)` for every sample of a set, in order and in large batches."""
         self.net.train(False)
-        return torch.cat([compute(b.x) for b in self.shard.evaluation_batches(which, of)])
+        return torch.cat([compute(batch.x) for batch in self._evaluation_batches(which, of)])
+
+    def _evaluation_batches(self, which: str, of: Tensor | None) -> Iterator[Batch]:
+        for batch in self.shard.evaluation_batches(which, of):
+            self._check_cancelled()
+            yield batch
 
     def frozen_features(self, part: str) -> Callable[[Batch], Tensor]:
         """Features of training batches under an extractor that does not change meanwhile.
@@ -173,7 +178,7 @@ class Client:
         """Correct predictions and summed cross-entropy over a set, in inference mode."""
         self.net.train(False)
         correct, loss, total = 0, 0.0, 0
-        for batch in self.shard.evaluation_batches(which, of):
+        for batch in self._evaluation_batches(which, of):
             logits = predict(batch.x)
             correct += int((logits.argmax(1) == batch.y).sum())
             loss += float(F.cross_entropy(logits, batch.y, reduction="sum"))

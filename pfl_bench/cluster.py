@@ -38,6 +38,7 @@ from pfl_bench.records import DamagedError
 from pfl_bench.remoterun import Answer, Files, Order, Saved, carry_out, installation
 from pfl_bench.runner import default_workers, serves
 from pfl_bench.schedule import longest_first
+from pfl_bench.stopping import terminable
 from pfl_bench.store import RunBusy, RunWriter, Store, StoredRun
 from pfl_bench.tableplan import Pace, PlannedRun, data_of
 from pfl_bench.tablerun import Crew, News, TableWatcher, pass_on
@@ -424,7 +425,8 @@ def _connected(address: str | None) -> Iterator[ModuleType]:
         reason = " ".join(str(error).split())
         raise UserError(f"cannot use the Ray cluster {shown(address)}: {reason}") from error
     try:
-        yield ray
+        with terminable():  # Ray puts a handler of its own in place of ours
+            yield ray
     finally:
         ray.shutdown()
 

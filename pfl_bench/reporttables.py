@@ -105,6 +105,7 @@ def _told(sheet: Sheet) -> dict[str, Any]:
         "id": f"{spec.name}-{plan.profile.name}",
         "name": spec.name,
         "profile": plan.profile.name,
+        "standin": any(entry.standin for entry in sheet.entries.values()),
         "caption": spec.caption,
         "corner": "" if spec.compared == "columns" else "method",
         "columns": [

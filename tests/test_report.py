@@ -344,6 +344,16 @@ def test_figures_of_the_paper_stand_beside_real_data_only(
     assert all(f"paper {figure}" in page.text for figure in PUBLISHED)
 
 
+def test_a_table_of_stand_in_data_says_so_in_its_title(
+    store: Store, spec: TableSpec, standin: Profile, real: Profile
+) -> None:
+    for profile in (standin, real):
+        keep_table(store, spec, profile, GAINS)
+    assert [table["standin"] for table in told_tables(store, spec, standin, real)] == [True, False]
+    shown = [page_of(store, told_tables(store, spec, profile)) for profile in (standin, real)]
+    assert ["stand-in data" in page.text for page in shown] == [True, False]
+
+
 def test_a_table_has_as_many_seeds_as_its_fullest_cell(
     store: Store, spec: TableSpec, standin: Profile
 ) -> None:
