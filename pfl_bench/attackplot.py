@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pfl_bench import picture
+from pfl_bench import data, picture
 
 if TYPE_CHECKING:
     import numpy as np
@@ -59,10 +59,10 @@ def _draw(plan: TablePlan, runs: dict[str, StoredRun], *paths: Path) -> None:
         panels[row * width].set_ylabel(title)
         for k, (_, recovered, score) in enumerate(images):
             _panel(panels[row * width + k], recovered, f"{score:.1f} dB")
-    seed = next(iter(runs.values())).config["seed"]
+    config = next(iter(runs.values())).config
     figure.suptitle(
-        f"Images of clients and what the attack recovered of them, with PSNR (profile "
-        f"{plan.profile.name}, seed {seed})"
+        f"{data.title(config['dataset'], config['source'])}: images of clients and what the attack "
+        f"recovered of them, with PSNR (profile {plan.profile.name}, seed {config['seed']})"
     )
     picture.save(figure, *paths, dpi=200, tight=True)
 
@@ -86,5 +86,5 @@ def _unpacked(victim: dict[str, Any], name: str) -> np.ndarray:
     """Images as height × width × channels of bytes."""
     import numpy as np
 
-    data = np.frombuffer(base64.b64decode(victim[name]), dtype=np.uint8)
-    return data.reshape(victim["shape"]).transpose(0, 2, 3, 1)
+    pixels = np.frombuffer(base64.b64decode(victim[name]), dtype=np.uint8)
+    return pixels.reshape(victim["shape"]).transpose(0, 2, 3, 1)
