@@ -88,7 +88,7 @@ def _heat_map(sheet: Sheet) -> Figure:
         vmin=0.0,
         vmax=farthest,
         linewidths=0.5,
-        xticklabels=[textwrap.fill(name, 14) for name in spec.columns],
+        xticklabels=[textwrap.fill(name, 14, break_long_words=False) for name in spec.columns],
         yticklabels=list(spec.rows),
         cbar_kws={"label": f"points behind the best of the {line}"},
     )
