@@ -26,3 +26,12 @@ def terminable() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
+
+
+def heed_no_more() -> None:
+    """The process is on its way out with its exit code: being told again changes nothing.
+
+    By a handler that does nothing, not by ignoring: that would be passed on to other processes."""
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: None)

@@ -20,7 +20,7 @@ from pfl_bench.cli.results import results
 from pfl_bench.cli.run import INTERRUPTED, run
 from pfl_bench.cli.table import table
 from pfl_bench.errors import UserError
-from pfl_bench.stopping import terminable
+from pfl_bench.stopping import heed_no_more, terminable
 from pfl_bench.version import VERSION
 
 
@@ -41,6 +41,7 @@ class Commands(click.Group):
             click.echo(f"Error: {error}", err=True)
             context.exit(2)
         except KeyboardInterrupt:
+            heed_no_more()
             click.echo("Stopped. The same command continues where it left off.", err=True)
             context.exit(INTERRUPTED)
 
