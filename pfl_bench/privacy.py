@@ -133,7 +133,12 @@ def _attack(simulator: Simulator, threat: Threat, victim: Victim) -> dict[str, A
         observed = client.gradient(parts, batch)
     if threat.target == "update":
         observed = update(simulator, victim.client, parts)
-    found = _recovered(simulator, threat, victim, parts, observed, images.shape)
+    attempts = (
+        _attempt(simulator, threat, victim, parts, observed, images.shape, start)
+        for start in range(threat.restarts)
+    )
+    # The server can tell which start did best: it is where the gradients agree.
+    found = min(attempts, key=lambda attempt: attempt.mismatch)
     order, scores = matched(images, unit_range(found.x))
     noise = torch.rand(images.shape, generator=victim.generator(simulator.config.seed, "floor"))
     return {
@@ -155,22 +160,6 @@ def _seen_parts(simulator: Simulator, net: Network, threat: Threat) -> list[str]
     """The parts whose gradient the attacker has: those that are sent, all if it knows the rest."""
     sent = sent_parts(simulator, net)
     return list(net.trainable_parts) if threat.personal == "known" else sent
-
-
-def _recovered(
-    simulator: Simulator,
-    threat: Threat,
-    victim: Victim,
-    parts: Sequence[str],
-    observed: Sequence[Tensor],
-    shape: torch.Size,
-) -> Recovered:
-    """The best of several starts, which the server can tell: it is where the gradients agree."""
-    attempts = (
-        _attempt(simulator, threat, victim, parts, observed, shape, start)
-        for start in range(threat.restarts)
-    )
-    return min(attempts, key=lambda attempt: attempt.mismatch)
 
 
 def _attempt(

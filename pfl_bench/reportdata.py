@@ -95,7 +95,7 @@ def _told(run: StoredRun, config: RunConfig) -> dict[str, Any]:
         "status": run.status,
         "reason": summary.get("reason"),
         "method": method_title(config.algo),
-        "dataset": dataset_title(config.dataset, config.source),
+        "dataset": data.title(config.dataset, config.source),
         "setting": config.setting_label,
         "model": config.model,
         "clients": int(config.clients),
@@ -182,14 +182,6 @@ def method_title(algo: str) -> str:
         return str(algo)
 
 
-@lru_cache(maxsize=256)
-def dataset_title(name: str, source: str) -> str:
-    """A dataset as people call it, and whether it is the real one."""
-    spec = data.specs().get(name)
-    kind = {"standin": " (stand-in)", "pfllib": " (PFLlib)"}.get(source, "")
-    return f"{spec.title if spec else name}{kind}"
-
-
 # --- experiments ----------------------------------------------------------------------------------
 
 
@@ -205,7 +197,7 @@ def _experiments(configs: Sequence[RunConfig]) -> list[dict[str, Any]]:
         {
             "label": label,
             "featured": weight == max(weights),
-            "dataset": dataset_title(first.dataset, first.source),
+            "dataset": data.title(first.dataset, first.source),
             "setting": first.setting_label,
             "series": _series(configs, members),
         }
@@ -297,7 +289,7 @@ def _shown(value: Any) -> str:
 
 def _label(config: RunConfig) -> str:
     parts = (
-        dataset_title(config.dataset, config.source),
+        data.title(config.dataset, config.source),
         config.setting_label,
         f"{config.clients} clients",
         config.model,

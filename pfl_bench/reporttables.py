@@ -12,9 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from pfl_bench import data
 from pfl_bench.config import RunConfig
 from pfl_bench.render import agreement_note, agreement_rows, agreement_title
-from pfl_bench.reportdata import UNREADABLE, checked_config, dataset_title, method_title
+from pfl_bench.reportdata import UNREADABLE, checked_config, method_title
 from pfl_bench.settings import Profile
 from pfl_bench.sheet import Entry, Sheet, make_sheet
 from pfl_bench.store import Configuration, Store, StoredRun
@@ -144,7 +145,7 @@ def _cell(entry: Entry, plan: CellPlan) -> dict[str, Any]:
         "paper": _paper(entry),
         "better": "low" if entry.measure.lower_is_better else "high",
         "method": method_title(config.algo) if config else "",
-        "dataset": dataset_title(config.dataset, config.source) if config else "",
+        "dataset": data.title(config.dataset, config.source) if config else "",
         "setting": config.setting_label if config else "",
         "keys": [run.key for run in plan.runs if run is not None],
     }

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+
+from pfl_bench.store import Store
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -26,3 +29,26 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.delenv("PFL_BENCH_DATA", raising=False)
         patch.delenv("PFL_BENCH_RESULTS", raising=False)
         yield
+
+
+@pytest.fixture(autouse=True)
+def same_signals() -> Iterator[None]:
+    """A command that was told to stop heeds no signal any more; the tests after it do."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder with the toy problem."""
+    from prepared import prepare_toy
+
+    return prepare_toy(tmp_path_factory.mktemp("data"), samples=64)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    """An empty store."""
+    return Store(tmp_path / "results")

@@ -8,12 +8,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from commands import started, wait_until
 
 from pfl_bench.cli import Commands
 from pfl_bench.cli.table import table
@@ -237,28 +237,8 @@ def test_runs_that_failed_are_named_at_the_end_with_exit_code_1(
 def _started(*arguments: str) -> Iterator[subprocess.Popen[str]]:
     """The command in a session of its own, like one that a user started in a terminal."""
     command = [sys.executable, "-c", COMMAND, "table", "mine.yaml", "--profile", "tiny.yaml"]
-    process = subprocess.Popen(
-        [*command, "--seeds", "2", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
+    with started(*command, "--seeds", "2", *arguments) as process:
         yield process
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
-
-def _wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> float:
-    """How long it took for `condition` to hold."""
-    began = time.monotonic()
-    while not condition():
-        assert time.monotonic() - began < seconds, "it never came to pass"
-        time.sleep(0.02)
-    return time.monotonic() - began
 
 
 def _has_begun() -> bool:
@@ -290,7 +270,7 @@ needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="ne
 def test_killed_half_way_and_called_again_the_results_are_whole_and_the_same(folder: Path) -> None:
     expected = _keep_all(Store(folder / "expected"))
     with _started() as process:
-        _wait_until(_has_begun)
+        wait_until(_has_begun)
         os.killpg(process.pid, signal.SIGKILL)
     assert not _plan().complete
     assert _mine().exit_code == 0
@@ -300,9 +280,9 @@ def test_killed_half_way_and_called_again_the_results_are_whole_and_the_same(fol
 @needs_proc
 def test_ctrl_c_ends_every_process_at_once_and_says_how_to_continue() -> None:
     with _started("--jobs", "2") as process:
-        _wait_until(_has_begun)
+        wait_until(_has_begun)
         os.killpg(process.pid, signal.SIGINT)
-        seconds = _wait_until(lambda: process.poll() is not None and _is_empty(process.pid))
+        seconds = wait_until(lambda: process.poll() is not None and _is_empty(process.pid))
         assert process.stderr is not None
         message = process.stderr.read()
     assert process.returncode == 130
@@ -314,7 +294,7 @@ def test_ctrl_c_ends_every_process_at_once_and_says_how_to_continue() -> None:
 @needs_proc
 def test_workers_do_not_outlive_a_command_that_was_killed() -> None:
     with _started() as process:
-        _wait_until(_has_begun)
+        wait_until(_has_begun)
         process.kill()
         process.wait()
-        _wait_until(lambda: _is_empty(process.pid), seconds=10)
+        wait_until(lambda: _is_empty(process.pid), seconds=10)

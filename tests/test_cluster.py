@@ -6,53 +6,35 @@ import contextlib
 import importlib.util
 import os
 import signal
-import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import started, wait_until
+from smalltables import PLUGIN, computed_here, loaded_plugins, small_plan, small_spec
 
 from pfl_bench import cluster as cluster_module
-from pfl_bench import registry
 from pfl_bench.cluster import ATTEMPTS, RayCluster, require_ray
 from pfl_bench.data import Dataset
 from pfl_bench.errors import UserError
 from pfl_bench.records import RoundRecord, same_result
 from pfl_bench.registry import load_plugin
 from pfl_bench.remoterun import installation
-from pfl_bench.runner import Options, execute
-from pfl_bench.settings import Profile
 from pfl_bench.store import Store, StoredRun
-from pfl_bench.tableplan import PlannedRun, TablePlan, plan_table
+from pfl_bench.tableplan import PlannedRun, TablePlan
 from pfl_bench.tablerun import Crew, TableWatcher, run_missing
-from pfl_bench.tablespec import Cell, TableSpec
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None,
     reason="ray is not installed: pip install 'pfl-bench[ray]'",
 )
 
-PROFILE = Profile("tiny", "", {"source": "standin", "rounds": 2, "fraction": 0.02}, {}, {})
-CHOSEN = {"dataset": "mnist", "clients": 3, "beta": 1.0}
 SOON = {"health_check_period_ms": 1000, "health_check_failure_threshold": 3}
 """When a node that does not answer counts as lost."""
 NODE = {"num_cpus": 1, "memory": 4 * 10**9, "object_store_memory": 80 * 2**20}
 
-PLUGIN = """
-import time
-from pfl_bench.algorithm import Algorithm
-
-class Own(Algorithm):
-    title, summary, citation, scored_model = "Own", "Own.", "none", "the global model"
-
-    def train(self, client, received):
-        {step}
-        super().train(client, received)
-"""
 FATAL = """
         from pathlib import Path
         if client.round == 2 and not Path({mark!r}).exists():
@@ -81,33 +63,16 @@ def cluster() -> Iterator[Any]:
 @pytest.fixture
 def plugins(tmp_path: Path) -> Iterator[tuple[Path, ...]]:
     """Algorithms that take their time, or raise."""
-    paths = tuple(tmp_path / f"{name}.py" for name in STEPS)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(registry, "_files", dict(registry._files))
-        for path in paths:
-            path.write_text(PLUGIN.format(step=STEPS[path.stem]))
-            load_plugin(path)
+    with loaded_plugins(tmp_path, STEPS) as paths:
         yield paths
 
 
 def _plan(store: Store, *algos: str, seeds: int = 1, rounds: int = 2) -> TablePlan:
-    cells = {
-        (algo, "only"): Cell(algo, "only", {**CHOSEN, "algo": algo}, {}, None) for algo in algos
-    }
-    spec = TableSpec("mine", "a table", "accuracy", algos, ("only",), cells)
-    profile = replace(PROFILE, run={**PROFILE.run, "rounds": rounds})
-    return plan_table(spec, profile, seeds, store, Path("no-data"))
+    return small_plan(small_spec(*algos), store, seeds, rounds)
 
 
 def _crew(plugins: tuple[Path, ...] = (), **how: Any) -> Crew:
     return Crew(Path("no-data"), plugins=plugins, **how)
-
-
-def _computed_here(plan: TablePlan, store: Store) -> dict[str, list[RoundRecord]]:
-    """The records of the plan's runs, computed one by one in this process."""
-    options = Options(Path("no-data"), workers=1)
-    configs = [run.config for run in plan.missing()]
-    return {config.key: execute(config, store, options).records() for config in configs}
 
 
 def _stored(store: Store) -> dict[str, list[RoundRecord]]:
@@ -148,7 +113,7 @@ def test_results_are_the_same_bits_as_here_the_data_is_put_once_and_a_third_fail
     store, diary = Store(tmp_path / "results"), _Diary()
     plan = _plan(store, "fedavg", "raising", "fedper")
     broken = plan.cells["raising", "only"].configs[0].key
-    expected = _computed_here(_plan(store, "fedavg", "fedper"), Store(tmp_path / "here"))
+    expected = computed_here(_plan(store, "fedavg", "fedper"), Store(tmp_path / "here"))
     put: list[object] = []
     ray = require_ray()
     really_put = ray.put
@@ -165,7 +130,7 @@ def test_what_is_stored_is_not_repeated_and_a_fresh_run_takes_its_place(
 ) -> None:
     store, diary, empty = Store(tmp_path / "results"), _Diary(), Store(tmp_path / "none")
     plan = _plan(empty, "fedavg")
-    _computed_here(plan, store)
+    computed_here(plan, store)
     first = store.find(plan.missing()[0].config)
     hire = RayCluster(cluster.address).hire
     _, failures = run_missing(plan, store, _crew(), diary, hire)
@@ -196,7 +161,7 @@ def test_a_run_whose_worker_is_killed_continues_from_its_checkpoint(
     assert not failures and mark.exists()
     assert diary.notes == ["its worker died; it continues after round 1 (attempt 2)"]
     assert [round for _, round in diary.begun] == [0, 1]
-    assert _is_same(_stored(store), _computed_here(plan, Store(tmp_path / "here")))
+    assert _is_same(_stored(store), computed_here(plan, Store(tmp_path / "here")))
 
 
 def test_a_run_whose_node_is_lost_continues_elsewhere_from_its_checkpoint(
@@ -204,7 +169,7 @@ def test_a_run_whose_node_is_lost_continues_elsewhere_from_its_checkpoint(
 ) -> None:
     store = Store(tmp_path / "results")
     plan = _plan(store, "slow", seeds=2, rounds=8)
-    expected = _computed_here(plan, Store(tmp_path / "here"))
+    expected = computed_here(plan, Store(tmp_path / "here"))
     doomed = cluster.list_all_nodes()[-1]
     reached: dict[str, int] = {}
 
@@ -233,7 +198,7 @@ def test_interrupted_runs_save_and_the_next_call_continues_to_the_same_end(
 ) -> None:
     store = Store(tmp_path / "results")
     plan = _plan(store, "slow", rounds=6)
-    expected = _computed_here(plan, Store(tmp_path / "here"))
+    expected = computed_here(plan, Store(tmp_path / "here"))
 
     def press_ctrl_c(run: PlannedRun, round: int) -> None:
         raise KeyboardInterrupt
@@ -242,35 +207,10 @@ def test_interrupted_runs_save_and_the_next_call_continues_to_the_same_end(
     with pytest.raises(KeyboardInterrupt):
         run_missing(plan, store, _crew(plugins), _Diary(press_ctrl_c), hire)
     assert len(list(store.root.glob("*/checkpoint-*"))) == 1  # saved because of the interruption
-    continued = _computed_here(plan, store)
+    continued = computed_here(plan, store)
     assert _is_same(continued, expected)
     (run,) = _summarised(store)
     assert run.summary["provenance"]["resumed_after_round"] > 0
-
-
-@contextlib.contextmanager
-def _command(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """`pfl-bench` in a session of its own, like one that a user started in a terminal."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "pfl_bench", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        yield process
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-
-
-def _wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it never came to pass"
-        time.sleep(0.02)
 
 
 def test_a_driver_killed_and_started_again_ends_with_the_same_results(
@@ -278,7 +218,7 @@ def test_a_driver_killed_and_started_again_ends_with_the_same_results(
 ) -> None:
     store = Store(tmp_path / "results")
     plan = _plan(store, "slow", seeds=2, rounds=8)
-    expected = _computed_here(plan, Store(tmp_path / "here"))
+    expected = computed_here(plan, Store(tmp_path / "here"))
     profile = tmp_path / "tiny.yaml"
     profile.write_text("run: {source: standin, rounds: 8, fraction: 0.02}\n")
     settings = f"--algo slow --dataset mnist --clients 3 --beta 1 --profile {profile}"
@@ -286,11 +226,11 @@ def test_a_driver_killed_and_started_again_ends_with_the_same_results(
         "run", *settings.split(), "--seeds", "2", "--checkpoint-every", "1", "--backend", "ray",
         "--plugin", str(plugins[0]), "--results", str(store.root), "--address", cluster.address,
     )  # fmt: skip
-    with _command(*command) as process:
-        _wait_until(lambda: len(list(store.root.glob("*/checkpoint-2.*"))) == 2)
+    with started(sys.executable, "-m", "pfl_bench", *command) as process:
+        wait_until(lambda: len(list(store.root.glob("*/checkpoint-2.*"))) == 2)
         process.kill()
     assert _stored(store) == {}
-    with _command(*command) as process:
+    with started(sys.executable, "-m", "pfl_bench", *command) as process:
         output, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
     assert "best accuracy over 2 seeds" in output
@@ -313,12 +253,12 @@ def test_without_an_address_a_local_ray_is_started_and_ctrl_c_leaves_nothing_beh
         str(tmp_path / "results"), "--checkpoint-every", "1",
     )  # fmt: skip
     before = _ray_processes()
-    with _command(*command) as process:
-        _wait_until(lambda: any((tmp_path / "results").glob("*/checkpoint-*")))
+    with started(sys.executable, "-m", "pfl_bench", *command) as process:
+        wait_until(lambda: any((tmp_path / "results").glob("*/checkpoint-*")))
         assert _ray_processes() > before
         os.killpg(process.pid, signal.SIGINT)
         _, errors = process.communicate(timeout=30)
-        _wait_until(lambda: _ray_processes() <= before, seconds=20)
+        wait_until(lambda: _ray_processes() <= before, seconds=20)
     assert process.returncode == 130
     assert "The same command continues where it left off" in errors
     assert "Traceback" not in errors

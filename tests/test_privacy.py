@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from click.testing import CliRunner
-from prepared import NAME, prepare_toy
+from prepared import NAME
 from toy import toy_config, toy_dataset, toy_simulator
 
 from pfl_bench import privacy
@@ -32,16 +32,6 @@ from pfl_bench.tablespec import load_table, read_table
 from pfl_bench.threat import Threat, with_attack
 
 SMALL = {"victims": 2, "batches": 2, "restarts": 1, "iterations": 3}
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return prepare_toy(tmp_path_factory.mktemp("data"), samples=64)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "results")
 
 
 def configured(folder: Path, algo: str = "fedper", **chosen: Any) -> RunConfig:

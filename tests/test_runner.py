@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from prepared import NAME, prepare_toy
+from prepared import NAME
 
 from pfl_bench import runner
 from pfl_bench.algorithms.fedavg import FedAvg
@@ -22,16 +22,6 @@ from pfl_bench.settings import Profile
 from pfl_bench.store import RunWriter, Store, StoredRun
 
 ROUNDS = 6
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return prepare_toy(tmp_path_factory.mktemp("data"), samples=64)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "results")
 
 
 def configured(folder: Path, hyper: dict[str, Any] | None = None, **chosen: Any) -> RunConfig:

@@ -12,32 +12,21 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from smalltables import (
+    CHOSEN,
+    computed_here,
+    loaded_plugins,
+    small_plan,
+    small_spec,
+)
 
-from pfl_bench import registry, tablerun
+from pfl_bench import tablerun
 from pfl_bench.errors import UserError
 from pfl_bench.records import RoundRecord, same_result
-from pfl_bench.registry import load_plugin
-from pfl_bench.runner import Options, execute
-from pfl_bench.settings import Profile
 from pfl_bench.store import Store, StoredRun
-from pfl_bench.tableplan import PlannedRun, TablePlan, plan_table
+from pfl_bench.tableplan import PlannedRun
 from pfl_bench.tablerun import STOP_SECONDS, Crew, TableWatcher, run_missing
-from pfl_bench.tablespec import Cell, TableSpec
 
-PROFILE = Profile("tiny", "", {"source": "standin", "rounds": 2, "fraction": 0.02}, {}, {})
-CHOSEN = {"dataset": "mnist", "clients": 3, "beta": 1.0}
-
-PLUGIN = """
-import os, signal, time
-from pfl_bench.algorithm import Algorithm
-
-class Own(Algorithm):
-    title, summary, citation, scored_model = "Own", "Own.", "none", "the global model"
-
-    def train(self, client, received):
-        {step}
-        super().train(client, received)
-"""
 STEPS = {
     "slow": "time.sleep(0.2)",
     "raising": "raise ArithmeticError('no such luck')",
@@ -48,36 +37,12 @@ STEPS = {
 @pytest.fixture
 def plugins(tmp_path: Path) -> Iterator[tuple[Path, ...]]:
     """Algorithms that take their time, raise, or take their process down."""
-    paths = tuple(tmp_path / f"{name}.py" for name in STEPS)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(registry, "_files", dict(registry._files))
-        for path in paths:
-            path.write_text(PLUGIN.format(step=STEPS[path.stem]))
-            load_plugin(path)
+    with loaded_plugins(tmp_path, STEPS) as paths:
         yield paths
-
-
-def _spec(*algos: str, metric: str = "accuracy") -> TableSpec:
-    cells = {
-        (algo, "only"): Cell(algo, "only", {**CHOSEN, "algo": algo}, {}, None) for algo in algos
-    }
-    return TableSpec("mine", "a table", metric, algos, ("only",), cells)
-
-
-def _plan(spec: TableSpec, store: Store, seeds: int = 1, rounds: int = 2) -> TablePlan:
-    profile = replace(PROFILE, run={**PROFILE.run, "rounds": rounds})
-    return plan_table(spec, profile, seeds, store, Path("no-data"))
 
 
 def _crew(plugins: tuple[Path, ...] = (), jobs: int = 1) -> Crew:
     return Crew(Path("no-data"), jobs=jobs, plugins=plugins)
-
-
-def _one_by_one(plan: TablePlan, store: Store) -> dict[str, list[RoundRecord]]:
-    """The records of the plan's runs, computed in this process."""
-    options = Options(Path("no-data"), workers=1)
-    configs = [run.config for run in plan.missing()]
-    return {config.key: execute(config, store, options).records() for config in configs}
 
 
 def _is_same(found: list[RoundRecord], expected: list[RoundRecord]) -> bool:
@@ -146,8 +111,8 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[_Hand]:
 
 def test_parallel_processes_give_the_bits_of_one_run_after_the_other(tmp_path: Path) -> None:
     store = Store(tmp_path / "parallel")
-    plan = _plan(_spec("fedavg", "fedcp"), store, seeds=2)
-    expected = _one_by_one(plan, Store(tmp_path / "alone"))
+    plan = small_plan(small_spec("fedavg", "fedcp"), store, seeds=2)
+    expected = computed_here(plan, Store(tmp_path / "alone"))
     diary = _Diary()
     done, failures = run_missing(plan, store, _crew(jobs=2), diary)
     assert done.complete and not failures
@@ -161,7 +126,7 @@ def test_a_run_that_fails_or_kills_its_process_does_not_stop_the_others(
     tmp_path: Path, plugins: tuple[Path, ...]
 ) -> None:
     store = Store(tmp_path / "results")
-    plan = _plan(_spec("raising", "fedavg", "dying", "local"), store)
+    plan = small_plan(small_spec("raising", "fedavg", "dying", "local"), store)
     keys = {algo: plan.cells[algo, "only"].configs[0].key for algo in plan.spec.rows}
     done, failures = run_missing(plan, store, _crew(plugins), TableWatcher())
     assert {row: cell.status for (row, _), cell in done.cells.items()} == {
@@ -180,7 +145,7 @@ def test_timed_tables_run_one_at_a_time_each_in_a_process_of_its_own(
     tmp_path: Path, started: list[_Hand]
 ) -> None:
     store, diary = Store(tmp_path / "results"), _Diary()
-    plan = _plan(_spec("fedavg", "local", "fedper", metric="overhead"), store)
+    plan = small_plan(small_spec("fedavg", "local", "fedper", metric="overhead"), store)
     done, _ = run_missing(plan, store, _crew(jobs=2), diary)
     assert done.complete
     assert (diary.most_at_once, len(started)) == (1, 3)
@@ -188,7 +153,9 @@ def test_timed_tables_run_one_at_a_time_each_in_a_process_of_its_own(
 
 def test_other_tables_use_a_worker_for_many_runs(tmp_path: Path, started: list[_Hand]) -> None:
     store = Store(tmp_path / "results")
-    done, _ = run_missing(_plan(_spec("fedavg", "local"), store, 2), store, _crew(), _Diary())
+    done, _ = run_missing(
+        small_plan(small_spec("fedavg", "local"), store, 2), store, _crew(), _Diary()
+    )
     assert done.complete
     assert len(started) == 1
 
@@ -197,7 +164,7 @@ def test_a_run_computed_elsewhere_is_tried_last_and_then_named(
     tmp_path: Path, started: list[_Hand]
 ) -> None:
     store, diary = Store(tmp_path / "results"), _Diary()
-    plan = _plan(_spec("fedavg", "local"), store)
+    plan = small_plan(small_spec("fedavg", "local"), store)
     taken, free = (plan.cells[algo, "only"].configs[0] for algo in plan.spec.rows)
     with store.open(taken):
         _, failures = run_missing(plan, store, _crew(), diary)
@@ -209,8 +176,8 @@ def test_interrupted_the_workers_stop_at_once_and_the_run_continues_to_the_same_
     tmp_path: Path, plugins: tuple[Path, ...]
 ) -> None:
     store = Store(tmp_path / "results")
-    plan = _plan(_spec("slow"), store, rounds=3)
-    expected = _one_by_one(plan, Store(tmp_path / "alone"))
+    plan = small_plan(small_spec("slow"), store, rounds=3)
+    expected = computed_here(plan, Store(tmp_path / "alone"))
     user = _CtrlC()
     with pytest.raises(KeyboardInterrupt):
         run_missing(plan, store, _crew(plugins), user)
@@ -219,16 +186,16 @@ def test_interrupted_the_workers_stop_at_once_and_the_run_continues_to_the_same_
     config = plan.cells["slow", "only"].configs[0]
     with store.open(config) as writer:
         assert writer.checkpoint is not None and writer.finished is None
-    assert _is_same(_one_by_one(plan, store)[config.key], expected[config.key])
+    assert _is_same(computed_here(plan, store)[config.key], expected[config.key])
 
 
 def test_a_table_with_a_cell_that_cannot_be_configured_is_refused_before_it_trains(
     tmp_path: Path,
 ) -> None:
     store = Store(tmp_path / "results")
-    spec = _spec("fedavg", "local")
+    spec = small_spec("fedavg", "local")
     wrong = replace(spec.cells["local", "only"], chosen={**CHOSEN, "of": 2})
-    plan = _plan(replace(spec, cells={**spec.cells, ("local", "only"): wrong}), store)
+    plan = small_plan(replace(spec, cells={**spec.cells, ("local", "only"): wrong}), store)
     with pytest.raises(UserError, match="'local', 'only' cannot be run: 3 clients cannot be"):
         run_missing(plan, store, _crew(), TableWatcher())
     assert not store.root.exists()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from madestore import made_record
-from prepared import NAME, prepare_toy
+from prepared import NAME
 
 from pfl_bench.cli import main
 from pfl_bench.config import RunConfig
@@ -28,16 +28,6 @@ events = pytest.importorskip(
 )
 
 ROUNDS = 4
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return prepare_toy(tmp_path_factory.mktemp("data"), samples=64)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "results")
 
 
 @pytest.fixture

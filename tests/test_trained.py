@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from prepared import NAME, prepare_toy
+from prepared import NAME
 
 from pfl_bench import runner
 from pfl_bench.config import RunConfig
@@ -21,16 +21,6 @@ from pfl_bench.store import Store, StoredRun
 from pfl_bench.trained import trained
 
 ROUNDS = 4
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return prepare_toy(tmp_path_factory.mktemp("data"), samples=64)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "results")
 
 
 def configured(folder: Path, algo: str = "fedcp", **chosen: object) -> RunConfig:

@@ -9,14 +9,15 @@ import os
 import random
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from io import FileIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import wait_until
 
 fork_server = multiprocessing.get_context("forkserver")
 fork_server.set_forkserver_preload(
@@ -96,13 +97,7 @@ def command(*arguments: object) -> None:
 fork = multiprocessing.get_context("fork")
 
 
-def until(condition: Callable[[], bool], seconds: float = 30.0) -> float:
-    """How long it took for `condition` to hold."""
-    began = time.monotonic()
-    while not condition():
-        assert time.monotonic() - began < seconds, "it never came to pass"
-        time.sleep(0.002)
-    return time.monotonic() - began
+until = partial(wait_until, seconds=30.0, every=0.002)
 
 
 def members(session: int) -> list[int]:
