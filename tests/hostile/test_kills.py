@@ -257,7 +257,7 @@ def test_a_table_killed_at_random_moments_is_whole_in_the_end_and_leaves_no_proc
         child.process.join(next(waits))
         child.send(signal.SIGKILL, group=kills % 2 == 0)
         kills += killed(child)
-        until(lambda: not members(child.pid), 10)  # noqa: B023
+        until(lambda: not members(child.pid), seconds=10)  # noqa: B023
         assert_nothing_damaged(store)
     last = Child(tmp_path / "out", None, command, *line)
     assert last.wait() == 0, last.said
