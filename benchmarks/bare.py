@@ -14,7 +14,7 @@ from functools import partial
 import torch.nn.functional as F
 from torch import Tensor
 
-from pfl_bench.client import Client
+from pfl_bench.client import Client, Message
 from pfl_bench.federation import Batch
 from pfl_bench.network import Network
 from pfl_bench.simulator import Simulator
@@ -22,12 +22,14 @@ from pfl_bench.simulator import Simulator
 
 @dataclass(frozen=True)
 class Phase:
-    """Steps over all batches, `epochs` times."""
+    """Steps over all batches, `epochs` times; `toward` is what the method's update is tied to."""
 
     net: Network
     loss: Callable[[Batch], Tensor]
     parts: tuple[str, ...]
     epochs: int = 1
+    toward: Message | None = None
+    strength: float = 0.0
 
 
 class BareLoop:
@@ -60,7 +62,13 @@ class BareLoop:
         for phase in phases:
             for _ in range(phase.epochs):
                 for batch in batches:
-                    phase.net.step(partial(phase.loss, batch), self.lr, phase.parts)
+                    phase.net.step(
+                        partial(phase.loss, batch),
+                        self.lr,
+                        phase.parts,
+                        phase.toward,
+                        phase.strength,
+                    )
 
 
 def _phases(client: Client, ours: Simulator) -> list[Phase]:
@@ -86,7 +94,15 @@ def _phases(client: Client, ours: Simulator) -> list[Phase]:
             global_loss = partial(algorithm.global_loss, client)  # type: ignore[attr-defined]
             return [
                 Phase(net, global_loss, algorithm.shared),
-                Phase(net, loss, algorithm.personal),
+                Phase(
+                    net,
+                    loss,
+                    algorithm.personal,
+                    toward=dict(
+                        zip(algorithm.personal, net.copy(algorithm.shared).values(), strict=True)
+                    ),
+                    strength=algorithm.hyper.mu,
+                ),
             ]
         case "fedcp":
             client.memo["aligned"] = client.frozen_features("global_extractor")

@@ -251,7 +251,8 @@ def _modules_of(ours: Simulator) -> tuple[Backbone, nn.Module | None]:
 
 def _samples(shard: Shard, which: str) -> Samples:
     rows = shard.part(which)
-    x, y = shard.pool.inputs(rows).contiguous(), shard.pool.y[rows]
+    pool = shard.pool
+    x, y = (pool.x[rows] if pool.is_text else pool.inputs(rows).contiguous()), pool.y[rows]
     return [(x[i], int(y[i])) for i in range(len(rows))]
 
 

@@ -133,8 +133,8 @@ class Client:
             self.report(self.net.step(partial(loss, batch), lr, parts, toward, strength))
 
     def report(self, loss: Tensor) -> None:
-        """Count one step's loss into the round's mean training loss."""
-        self._loss_sum += loss.detach()
+        """Count one step's loss, without its graph, into the round's mean training loss."""
+        self._loss_sum += loss
         self._steps += 1
 
     @property

@@ -17,21 +17,40 @@ EVALUATION_BATCH = 50
 """Few enough that the activations of a convolution stay in the cache."""
 
 
+DRAWN_TOGETHER = 160
+"""Samples that are gathered and scaled at once: as many as stay in the cache until their use."""
+
+
 @dataclass(frozen=True)
 class Batch:
-    """Some samples of one client; `index` says which of its training samples they are."""
+    """Some samples of one client; `index` says which of its training samples they are.
+
+    They are drawn when first asked for, with those of the batches around it.
+    """
 
     pool: Pool
     rows: Tensor
     index: Tensor
+    within: tuple[Batch, slice] | None = None
 
     @cached_property
     def x(self) -> Tensor:
-        return self.pool.inputs(self.rows)
+        if self.within is None:
+            return self.pool.inputs(self.rows)
+        whole, here = self.within
+        return whole.x[here]
 
     @cached_property
     def y(self) -> Tensor:
-        return self.pool.y[self.rows]
+        if self.within is None:
+            return self.pool.y[self.rows]
+        whole, here = self.within
+        return whole.y[here]
+
+    def split(self, size: int) -> Iterator[Batch]:
+        for start in range(0, len(self.rows), size):
+            here = slice(start, start + size)
+            yield Batch(self.pool, self.rows[here], self.index[here], (self, here))
 
 
 class Pool:
@@ -42,15 +61,23 @@ class Pool:
         self.y = torch.from_numpy(y).to(device)
         self.is_text = x.ndim == 2
         self.is_raw = self.x.dtype == torch.uint8
+        self._lengths = torch.from_numpy(_lengths(x)) if self.is_text else None
 
     def inputs(self, rows: Tensor) -> Tensor:
-        """Token ids as they are; images scaled to [-1, 1], channels-last in memory."""
+        """Token ids up to the end of the longest text; images scaled to [-1, 1], channels-last."""
         x = self.x.index_select(0, rows)
-        if self.is_text:
-            return x
+        if self._lengths is not None:
+            longest = int(self._lengths[rows.cpu()].max()) if len(rows) else 0
+            return x[:, :longest].long()
         if self.is_raw:
             x = x.float().div_(127.5).sub_(1.0)
         return x.permute(0, 3, 1, 2)
+
+
+def _lengths(tokens: np.ndarray) -> np.ndarray:
+    """Where the padding of each text begins."""
+    is_word = tokens != 0
+    return np.where(is_word.any(1), tokens.shape[1] - is_word[:, ::-1].argmax(1), 0)
 
 
 class Shard:
@@ -92,10 +119,9 @@ class Shard:
         count = len(positions) // size // least * least
         for _ in range(epochs):
             order = positions[torch.randperm(len(positions), generator=generator)]
-            order = order.to(self.train.device)
-            for k in range(count):
-                index = order[k * size : (k + 1) * size]
-                yield Batch(self.pool, self.train[index], index)
+            order = order[: count * size].to(self.train.device)
+            for index in order.split(max(1, DRAWN_TOGETHER // size) * size):
+                yield from Batch(self.pool, self.train[index], index).split(size)
 
     def evaluation_batches(self, which: str, of: Tensor | None = None) -> Iterator[Batch]:
         """Every sample of the `train` or `test` set once, in order, in large batches."""

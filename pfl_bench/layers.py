@@ -1,22 +1,31 @@
-"""A fully connected layer for weights that are large beside the batch.
+"""Layers for weights that are large beside the batch.
 
-For a batch of ten the CPU is bound by reading and writing the weight, not by arithmetic. So the
-forward product is taken in the order that reads it fastest, and its gradient, a matrix of rank ten,
-can be left in its two factors: SGD then adds their product to the weight in one pass instead of
-writing the gradient and reading it again. What a gradient step is made of is in `network`.
+For a batch of ten the CPU is bound by reading and writing such a weight, not by arithmetic. So
+products are taken in the order that reads it fastest, and its gradient can be left in two small
+factors: the gradient of the layer's output, and what went in. SGD then changes the weight in one
+pass, or only the rows it must, instead of writing the gradient and reading it again. What a step is
+made of is in `network`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-Call = tuple[Tensor, Tensor, Tensor]
-"""The weight of a layer, what went in and what came out."""
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One use of a layer: what came out, and how the gradient of that changes the weight."""
+
+    y: Tensor
+    add: Callable[[Tensor, float], None]
+    """Adds the weight's gradient, given that of `y`, to the weight, times a factor."""
 
 
 class WideLinear(nn.Linear):
@@ -30,14 +39,49 @@ class WideLinear(nn.Linear):
         if self._calls is None or not torch.is_grad_enabled():
             return _Product.apply(x, self.weight, self.bias)
         y = _Product.apply(x, self.weight.detach(), self.bias)
-        self._calls.append((self.weight, x.detach(), y))
+        inputs = x.detach()
+        self._calls.append(Call(y, lambda g, factor: self._add(g, inputs, factor)))
         return y
+
+    def _add(self, gradient: Tensor, x: Tensor, factor: float) -> None:
+        self.weight.addmm_(gradient.t(), x, alpha=factor)
+
+
+class WordMean(nn.EmbeddingBag):
+    """The mean of word vectors over the `length` positions of a text, however many are given.
+
+    Word 0 is the padding, whose vector stays zero. The gradient is sparse: a batch names a few
+    hundred rows, and plain SGD changes no other.
+    """
+
+    _calls: list[Call] | None = None
+
+    def __init__(self, words: int, width: int, length: int):
+        super().__init__(words, width, mode="sum", sparse=True, padding_idx=0)
+        self.length = length
+
+    def forward(self, tokens: Tensor) -> Tensor:  # type: ignore[override]
+        if self._calls is None and torch.is_grad_enabled():
+            return super().forward(tokens) / self.length
+        # Adding the padding's zeros is cheaper than telling it from the words.
+        y = F.embedding(tokens, self.weight.detach()).sum(1).div_(self.length)
+        if self._calls is not None and torch.is_grad_enabled():
+            y.requires_grad_()
+            self._calls.append(Call(y, lambda g, factor: self._add(g, tokens, factor)))
+        return y
+
+    def _add(self, gradient: Tensor, tokens: Tensor, factor: float) -> None:
+        rows = gradient[:, None].expand(*tokens.shape, -1).reshape(tokens.numel(), -1)
+        sparse = torch.sparse_coo_tensor(
+            tokens.reshape(1, -1), rows, self.weight.shape, check_invariants=False
+        )
+        self.weight.add_(sparse, alpha=factor / self.length)
+        self.weight[0].zero_()
 
 
 @contextmanager
-def factored(layers: Iterable[WideLinear]) -> Iterator[list[Call]]:
-    """The calls of some layers meanwhile, during which no gradient flows to their weights: it is
-    the sum of (∂loss/∂y)ᵀ x over the calls."""
+def factored(layers: Iterable[WideLinear | WordMean]) -> Iterator[list[Call]]:
+    """The calls of some layers meanwhile, during which no gradient flows to their weights."""
     calls: list[Call] = []
     chosen = list(layers)
     for layer in chosen:

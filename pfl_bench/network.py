@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pfl_bench.layers import WideLinear, factored
+from pfl_bench.layers import WideLinear, WordMean, factored
 
 
 class Network:
@@ -35,7 +35,7 @@ class Network:
         for name in frozen:
             self.parts[name].requires_grad_(False)
         self._parameters = {n: list(self.parts[n].parameters()) for n in self.trainable_parts}
-        self._wide = {n: _wide_layers(self.parts[n]) for n in self.trainable_parts}
+        self._large = {n: _large_layers(self.parts[n]) for n in self.trainable_parts}
         last = self._slices[self.trainable_parts[-1]].stop if self.trainable_parts else 0
         self.trainable = self.vector[:last]
         self.seconds_copying = 0.0
@@ -103,26 +103,26 @@ class Network:
     ) -> Tensor:
         """One SGD step on `loss`, whose value it returns; `toward` as in `pull`.
 
-        The same as `gradients`, `pull` and `descend`, but for the rounding: the gradients of wide
+        The same as `gradients`, `pull` and `descend`, but for the rounding: the gradients of large
         layers are added to their weights without being written down. What the loss does not depend
         on stays as it is.
         """
         names = self.trainable_parts if parts is None else parts
         parameters = self.parameters(parts)
-        with factored(layer for name in names for layer in self._wide[name]) as calls:
+        with factored(layer for name in names for layer in self._large[name]) as calls:
             value = loss()
-        outputs = [y for _, _, y in calls]
-        # A loss can also name a wide weight itself, hence weights and outputs; or neither.
+        outputs = [call.y for call in calls]
+        # A loss can also name a large weight itself, hence weights and outputs; or neither.
         gradients = torch.autograd.grad(value, [*parameters, *outputs], allow_unused=True)
         if toward is not None:
             self.pull(toward, lr * strength)
+        reached = [(p, g) for p, g in zip(parameters, gradients, strict=False) if g is not None]
         with torch.no_grad():
-            for parameter, gradient in zip(parameters, gradients, strict=False):
+            if reached:
+                torch._foreach_add_(*map(list, zip(*reached, strict=True)), alpha=-lr)
+            for call, gradient in zip(calls, gradients[len(parameters) :], strict=True):
                 if gradient is not None:
-                    parameter.add_(gradient, alpha=-lr)
-            for (weight, x, _), gradient in zip(calls, gradients[len(parameters) :], strict=True):
-                if gradient is not None:
-                    weight.addmm_(gradient.t(), x, alpha=-lr)
+                    call.add(gradient, -lr)
         return value.detach()
 
     @torch.no_grad()
@@ -160,8 +160,8 @@ def _flatten(groups: Mapping[str, list[nn.Parameter]]) -> tuple[Tensor, dict[str
     return vector, slices
 
 
-def _wide_layers(module: nn.Module) -> list[WideLinear]:
-    return [layer for layer in module.modules() if isinstance(layer, WideLinear)]
+def _large_layers(module: nn.Module) -> list[WideLinear | WordMean]:
+    return [layer for layer in module.modules() if isinstance(layer, WideLinear | WordMean)]
 
 
 def _shaped(flat: Tensor, shape: torch.Size) -> Tensor:

@@ -115,10 +115,24 @@ def test_images_are_channels_first_in_shape_and_last_in_memory() -> None:
     assert x.is_contiguous(memory_format=torch.channels_last)
 
 
-def test_tokens_are_given_as_they_are() -> None:
-    tokens = np.arange(12, dtype=np.int32).reshape(3, 4)
-    pool = Pool(tokens, np.zeros(3, dtype=np.int64), CPU)
-    assert torch.equal(pool.inputs(torch.tensor([2, 0])), torch.from_numpy(tokens[[2, 0]]))
+def test_tokens_are_given_up_to_the_end_of_the_longest_text() -> None:
+    tokens = np.array([[5, 0, 7, 0, 0], [0, 0, 0, 0, 0], [2, 3, 0, 0, 0], [1, 2, 3, 4, 5]])
+    pool = Pool(tokens.astype(np.int32), np.zeros(4, dtype=np.int64), CPU)
+
+    def given(*rows: int) -> list[list[int]]:
+        return pool.inputs(torch.tensor(rows)).tolist()
+
+    assert given(2, 0) == [[2, 3, 0], [5, 0, 7]]
+    assert given(3, 2) == tokens[[3, 2]].tolist()
+    assert given(1) == [[]]
+
+
+def test_a_batch_does_not_depend_on_those_it_is_drawn_with() -> None:
+    client = shard(1000)
+    for batch in client.batches(7, 1, generator()):
+        alone = Batch(client.pool, batch.rows, batch.index)
+        assert len(batch.rows) == 7 and torch.equal(batch.rows, client.train[batch.index])
+        assert torch.equal(batch.x, alone.x) and torch.equal(batch.y, alone.y)
 
 
 def test_drawing_a_batch_leaves_the_data_as_it_was() -> None:

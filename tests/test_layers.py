@@ -1,4 +1,4 @@
-"""A wide layer is a linear layer, and a step on its factors is a step on its gradient."""
+"""Layers with large weights: ordinary ones, whose step on factors is a step on the gradient."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pfl_bench.layers import WideLinear, factored
+from pfl_bench.layers import WideLinear, WordMean, factored
 from pfl_bench.network import Network
 
 X = torch.randn(6, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
@@ -45,10 +45,13 @@ def test_the_calls_hold_the_factors_of_the_gradient() -> None:
     layer = a_layer()
     with factored([layer]) as calls:
         loss = layer(X).sin().sum() + layer(2 * X).cos().sum()
-    gradients = torch.autograd.grad(loss, [y for *_, y in calls])
-    product = sum(g.T @ x for (_, x, _), g in zip(calls, gradients, strict=True))
+    gradients = torch.autograd.grad(loss, [call.y for call in calls])
     plain = layer(X).sin().sum() + layer(2 * X).cos().sum()
-    torch.testing.assert_close(product, torch.autograd.grad(plain, layer.weight)[0])
+    expected = layer.weight + 0.5 * torch.autograd.grad(plain, layer.weight)[0]
+    with torch.no_grad():
+        for call, gradient in zip(calls, gradients, strict=True):
+            call.add(gradient, 0.5)
+    torch.testing.assert_close(layer.weight, expected)
 
 
 def test_nothing_is_kept_of_a_call_that_needs_no_gradient() -> None:
@@ -100,3 +103,48 @@ def test_a_step_is_gradients_pull_and_descend(name: str, strength: float) -> Non
     )
     torch.testing.assert_close(ours.vector, theirs.vector)
     torch.testing.assert_close(value, loss.detach())
+
+
+# --- words ----------------------------------------------------------------------------------------
+
+TEXTS = torch.tensor([[3, 1, 3, 0, 0], [2, 0, 0, 0, 0], [0, 0, 0, 0, 0], [1, 4, 2, 3, 4]])
+
+
+def words(length: int = 8) -> WordMean:
+    torch.manual_seed(0)
+    return WordMean(6, 3, length)
+
+
+@pytest.mark.parametrize("mode", ["gradient", "no gradient", "factored"])
+def test_the_mean_of_words_runs_over_the_whole_length_of_a_text(mode: str) -> None:
+    layer = words()
+    expected = torch.stack([sum((layer.weight[w] for w in t), torch.zeros(3)) / 8 for t in TEXTS])
+    with torch.set_grad_enabled(mode != "no gradient"):
+        if mode == "factored":
+            with factored([layer]):
+                found = layer(TEXTS)
+        else:
+            found = layer(TEXTS)
+    torch.testing.assert_close(found, expected)
+
+
+def test_texts_may_be_given_without_their_padding() -> None:
+    layer = words()
+    assert torch.equal(layer(TEXTS[:2]), layer(TEXTS[:2, :3]))
+
+
+def test_a_step_changes_the_words_of_the_batch_as_the_dense_gradient_says_and_no_other() -> None:
+    net = Network({"words": words()})
+    layer = net.module("words")
+    dense = nn.Embedding.from_pretrained(layer.weight.detach().clone(), freeze=False, padding_idx=0)
+
+    def loss(y: Tensor) -> Tensor:
+        return y.sin().sum() + y.pow(2).sum()
+
+    net.step(lambda: loss(layer(TEXTS)), 0.3)
+    loss(dense(TEXTS).sum(1) / 8).backward()
+    with torch.no_grad():
+        dense.weight -= 0.3 * dense.weight.grad
+    torch.testing.assert_close(layer.weight, dense.weight)
+    assert torch.equal(layer.weight[[0, 5]], words().weight[[0, 5]])
+    assert torch.equal(layer.weight[0], torch.zeros(3))
