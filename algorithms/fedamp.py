@@ -94,8 +94,8 @@ def squared_distances(models: list[Tensor]) -> Tensor:
     """‖w_i − w_j‖² for all pairs, from one Gram matrix.
 
     Centred, because distances are small beside norms and the difference of large numbers would lose
-    them; and summed over the chunks in double precision. What rounding leaves is 1e-8 of the largest
-    distance.
+    them; and summed over the chunks in double precision. What rounding leaves is 1e-8 of the
+    largest distance.
     """
     gram = torch.zeros(len(models), len(models), dtype=torch.float64, device=models[0].device)
     for rows in _chunks(models):
