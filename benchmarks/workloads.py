@@ -59,7 +59,7 @@ WORKLOADS = (
     Workload("fedrep", CIFAR, 12_000, target=6),
     Workload("ditto", CIFAR, 12_000, target=4),
     Workload("fedavg", TINY, 2_000),
-    Workload("fedavg", TEXT, 20_000, target=8),
+    Workload("fedavg", TEXT, 127_600, target=8),
 )
 
 
