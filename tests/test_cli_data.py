@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 from PIL import Image
 
 from pfl_bench.cli.data import data
+from pfl_bench.cli.describe import list_
 from pfl_bench.data import load
 from pfl_bench.errors import UserError
 
@@ -62,6 +63,13 @@ def test_list_shows_an_own_set_with_its_samples(tmp_path: Path) -> None:
     assert "your own" in line
     assert "3×6×6" in line
     assert "4 samples" in line
+
+
+def test_the_names_one_may_run_on_include_ones_own(tmp_path: Path, folder: Path) -> None:
+    _call("prepare", "pets", "--from", _pictures(tmp_path / "pets"))
+    for arguments in ([], ["--data-dir", str(folder)]):
+        lines = CliRunner().invoke(list_, ["datasets", *arguments]).stdout.splitlines()
+        assert lines[-1].split() == ["pets", "your", "own,", "prepared", "in", str(folder)]
 
 
 def test_list_survives_a_broken_file(folder: Path) -> None:

@@ -45,9 +45,11 @@ def _algorithms(plugins: tuple[str, ...]) -> list[tuple[str, str]]:
 
 
 def _datasets(data_dir: str | None) -> list[tuple[str, str]]:
-    from pfl_bench.data import specs
+    from pfl_bench.data import own_names, specs
+    from pfl_bench.paths import data_dir as resolve
 
-    return [
+    folder = resolve(data_dir)
+    known = [
         (
             name,
             f"{spec.title}: {spec.classes} classes, "
@@ -56,6 +58,7 @@ def _datasets(data_dir: str | None) -> list[tuple[str, str]]:
         )
         for name, spec in specs().items()
     ]
+    return known + [(name, f"your own, prepared in {folder}") for name in own_names(folder)]
 
 
 def _models() -> list[tuple[str, str]]:
