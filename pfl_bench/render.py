@@ -316,7 +316,8 @@ def _tex_row(first: str, cells: Iterator[str] | map[str]) -> str:
 
 
 def _tex(text: str) -> str:
-    return "".join(_LATEX.get(character, character) for character in text)
+    escaped = "".join(_LATEX.get(character, character) for character in text)
+    return escaped.replace("--", "-{}-")  # else LaTeX would make a dash of an option's two
 
 
 # --- CSV ----------------------------------------------------------------------------------------
