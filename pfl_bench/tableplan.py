@@ -197,15 +197,20 @@ def foresee(plan: TablePlan, data_dir: Path) -> TablePlan:
     return replace(plan, cells=cells)
 
 
+Kind = tuple[str, str, str]
+"""Dataset, source and model: with the algorithm, what a run's pace depends on."""
+
+
 class Pace:
     """How long runs take, learnt from the rounds that were measured.
 
-    Seconds are taken to grow with rounds, local epochs and the samples trained on. An algorithm
-    not yet measured on a dataset and model is taken to cost what the others do there.
+    Seconds are taken to grow with rounds, local epochs and the samples trained on. An algorithm not
+    yet measured on a dataset and model is taken to cost, beside those that were, what it costs
+    beside them elsewhere; and if nothing is known of it, what they do on average.
     """
 
     def __init__(self) -> None:
-        self._measured: dict[tuple[str, ...], tuple[float, float]] = {}
+        self._measured: dict[tuple[str, Kind], tuple[float, float]] = {}
         self._begun: dict[str, int] = {}
 
     @classmethod
@@ -228,18 +233,32 @@ class Pace:
 
     def left(self, config: RunConfig) -> float | None:
         """Seconds that a run, perhaps begun, still takes; None if nothing like it was measured."""
+        rate = self._rate(config.algo, _kind(config))
         rounds = config.rounds - self._begun.get(config.key, 0)
-        for likeness in _likenesses(config):
-            work, seconds = self._measured.get(likeness, (0.0, 0.0))
-            if work:
-                return max(0, rounds) * work_per_round(config) * seconds / work
-        return None
+        return None if rate is None else max(0, rounds) * work_per_round(config) * rate
+
+    def _rate(self, algo: str, kind: Kind) -> float | None:
+        """Seconds per pass over a whole dataset."""
+        rates = {place: seconds / work for place, (work, seconds) in self._measured.items() if work}
+        if (algo, kind) in rates:
+            return rates[algo, kind]
+        others = {other: rate for (other, where), rate in rates.items() if where == kind}
+        guesses = [
+            rate / rates[other, where] * others[other]
+            for (one, where), rate in rates.items()
+            for other in others
+            if one == algo and rates.get((other, where))
+        ]
+        return statistics.fmean(guesses or others.values()) if others else None
 
     def _add(self, config: RunConfig, rounds: int, seconds: float) -> None:
-        for likeness in _likenesses(config):
-            work, before = self._measured.get(likeness, (0.0, 0.0))
-            work += rounds * work_per_round(config)
-            self._measured[likeness] = (work, before + seconds)
+        work, before = self._measured.get((config.algo, _kind(config)), (0.0, 0.0))
+        work += rounds * work_per_round(config)
+        self._measured[config.algo, _kind(config)] = (work, before + seconds)
+
+
+def _kind(config: RunConfig) -> Kind:
+    return config.dataset, config.source, config.model
 
 
 @dataclass(frozen=True)
@@ -254,12 +273,6 @@ def estimate(plan: TablePlan, pace: Pace) -> Estimate:
     """The time that the missing runs will take, at the pace of the measured ones."""
     times = [pace.left(run.config) for run in plan.missing()]
     return Estimate(sum(t for t in times if t is not None), times.count(None))
-
-
-def _likenesses(config: RunConfig) -> list[tuple[str, ...]]:
-    """What a run's pace can be told from, the closest first."""
-    where = (config.dataset, config.source, config.model)
-    return [(config.algo, *where), where]
 
 
 def work_per_round(config: RunConfig) -> float:

@@ -255,6 +255,15 @@ def test_an_algorithm_not_yet_measured_costs_what_the_others_do(
     assert Pace.of(store).left(other) == pytest.approx(2 * (1.0 + 3.0) / 2)
 
 
+def test_an_algorithm_is_estimated_from_what_it_costs_beside_others_elsewhere(
+    tmp_path: Path, store: Store
+) -> None:
+    config = _plan(tmp_path, store).cells["FedCP", "even"].configs[0]
+    for algo, model, seconds in (("fedcp", "a", 3.0), ("fedavg", "a", 1.0), ("fedavg", "b", 5.0)):
+        _keep(store, replace(config, algo=algo, model=model), seconds=seconds)
+    assert Pace.of(store).left(replace(config, model="b")) == pytest.approx(2 * 3 * 5.0)
+
+
 def test_time_grows_with_rounds_epochs_and_samples(tmp_path: Path, store: Store) -> None:
     config = _plan(tmp_path, store).cells["FedCP", "even"].configs[0]
     _keep(store, config, seconds=1.0)
