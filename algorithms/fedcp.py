@@ -197,7 +197,8 @@ class FedCP(Algorithm):
         s = client.collect(lambda x: self.policy(client, extractor(x))[1], which)
         if series == "pir":
             return float(s.mean())
-        return torch.quantile(s.flatten().double(), torch.tensor(QUANTILES).double()).tolist()
+        points = torch.tensor(QUANTILES, dtype=torch.float64)
+        return torch.quantile(s.flatten().double().cpu(), points).tolist()
 
 
 def _present(**parts: bool) -> tuple[str, ...]:

@@ -50,13 +50,15 @@ class Agreement:
     kendall: float | None
     spearman: float | None
     mean_absolute_difference: float | None
-    paper_winner: str | None
-    our_winner: str | None
+    paper_winners: tuple[str, ...]
+    """Those with the best figure, more than one where they are equal."""
+    our_winners: tuple[str, ...]
     test: PairedTest | None
 
     @property
-    def same_winner(self) -> bool | None:
-        return None if self.our_winner is None else self.our_winner == self.paper_winner
+    def same_winner(self) -> bool:
+        """A tie shows no winner, neither theirs nor another."""
+        return len(self.our_winners) == 1 and self.our_winners == self.paper_winners
 
 
 def figures(cell: CellPlan) -> dict[int, float]:
@@ -102,7 +104,6 @@ def _of_line(plan: TablePlan, line: str, cells: Sequence[Cell]) -> Agreement:
     both = [name for name in paper if name in ours]
     x, y = [ours[name] for name in both], [paper[name] for name in both]
     comparable = both and not any(is_standin(plans[name]) for name in both)
-    paper_winner = winner({name: paper[name] for name in both}, lower) if len(both) > 1 else None
     return Agreement(
         line=line,
         competitors=len(both),
@@ -111,19 +112,18 @@ def _of_line(plan: TablePlan, line: str, cells: Sequence[Cell]) -> Agreement:
         mean_absolute_difference=(
             statistics.fmean(abs(a - b) for a, b in zip(x, y, strict=True)) if comparable else None
         ),
-        paper_winner=paper_winner,
-        our_winner=(
-            winner({name: ours[name] for name in (paper_winner, *both)}, lower)
-            if paper_winner
-            else None
-        ),
+        paper_winners=winners(dict(zip(both, y, strict=True)), lower),
+        our_winners=winners(dict(zip(both, x, strict=True)), lower),
         test=_against_best(plan.spec.method, plans, ours, lower),
     )
 
 
-def winner(figures: Mapping[str, float], lower_is_better: bool = False) -> str:
-    """The name with the best figure; of several, the one that comes first."""
-    return (min if lower_is_better else max)(figures, key=figures.__getitem__)
+def winners(figures: Mapping[str, float], lower_is_better: bool = False) -> tuple[str, ...]:
+    """The names with the best figure; nobody wins alone against nobody."""
+    if len(figures) < 2:
+        return ()
+    best = (min if lower_is_better else max)(figures.values())
+    return tuple(name for name, value in figures.items() if value == best)
 
 
 def ranks(values: Sequence[float]) -> list[float]:
@@ -182,7 +182,7 @@ def _against_best(
     others = {name: mean for name, mean in ours.items() if name != method}
     if method is None or method not in ours or not others:
         return None
-    rival = winner(others, lower_is_better)
+    rival = (min if lower_is_better else max)(others, key=others.__getitem__)
     a, b = figures(plans[method]), figures(plans[rival])
     differences = [a[seed] - b[seed] for seed in sorted(a.keys() & b.keys())]
     if not differences:

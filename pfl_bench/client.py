@@ -133,8 +133,8 @@ class Client:
             self.report(self.net.step(partial(loss, batch), lr, parts, toward, strength))
 
     def report(self, loss: Tensor) -> None:
-        """Count one step's loss, without its graph, into the round's mean training loss."""
-        self._loss_sum += loss
+        """Count one step's loss into the round's mean training loss."""
+        self._loss_sum += loss.detach()
         self._steps += 1
 
     @property
@@ -165,7 +165,8 @@ class Client:
 
             @torch.no_grad()
             def of_batch(batch: Batch) -> Tensor:
-                return extractor(batch.x)
+                with self.net.unmoved_statistics(part):
+                    return extractor(batch.x)
 
             return of_batch
         features = self.collect(extractor)

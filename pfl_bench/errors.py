@@ -27,7 +27,12 @@ def shown(value: object) -> str:
 def unknown(kind: str, value: object, allowed: Iterable[str]) -> UserError:
     """The error for a name that does not exist: the value, the nearest match, what is allowed."""
     names = sorted(allowed)
-    near = difflib.get_close_matches(str(value)[:LONGEST_SHOWN].lower(), names, n=1, cutoff=0.5)
-    hint = f" did you mean {near[0]!r}?" if near else ""
-    listing = ", ".join(names) if names else "none"
+    listing, hint = ", ".join(names) if names else "none", nearest(value, names)
     return UserError(f"unknown {kind} {shown(str(value))};{hint} allowed: {listing}")
+
+
+def nearest(value: object, names: Iterable[str]) -> str:
+    """A question after the name that `value` resembles; nothing where there is none."""
+    text = str(value)[:LONGEST_SHOWN].lower()
+    near = difflib.get_close_matches(text, list(names), n=1, cutoff=0.5)
+    return f" did you mean {near[0]!r}?" if near else ""

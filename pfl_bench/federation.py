@@ -68,7 +68,7 @@ class Pool:
         x = self.x.index_select(0, rows)
         if self._lengths is not None:
             longest = int(self._lengths[rows.cpu()].max()) if len(rows) else 0
-            return x[:, :longest].long()
+            return x[:, : max(1, longest)].long()
         if self.is_raw:
             x = x.float().div_(127.5).sub_(1.0)
         return x.permute(0, 3, 1, 2)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, get_args, get_type_hints
 
-from pfl_bench.errors import UserError, shown, unknown
+from pfl_bench.errors import UserError, nearest, shown, unknown
 
 LARGEST = 1e12
 """Beyond this products of hyper-parameters leave the range of 32-bit floats: no value means it."""
@@ -37,6 +37,11 @@ class Knob:
         """The default in this knob's type: 1 and 1.0 must not name two results."""
         value = self.by_model.get(model, self.default)
         return None if value is None else _CONVERTERS[self.kind](value)
+
+    def refusal(self, value: Any) -> str:
+        """What an error says of a value: itself, the nearest choice and what is allowed."""
+        hint = nearest(value, map(str, self.choices or ()))
+        return f"{shown(value)};{hint} allowed: {self.allowed}"
 
     @property
     def allowed(self) -> str:
@@ -165,8 +170,8 @@ def resolve(declared: type, model: str, chosen: Mapping[str, Any], algorithm: st
             values[field_name] = fields[field_name].convert(value)
         except (ValueError, TypeError, OverflowError):
             raise UserError(
-                f"{algorithm} cannot take {name}={shown(value)}; "
-                f"allowed: {fields[field_name].allowed} (valid names: {', '.join(by_name)})"
+                f"{algorithm} cannot take {name}={fields[field_name].refusal(value)} "
+                f"(valid names: {', '.join(by_name)})"
             ) from None
     return declared(**values)
 

@@ -50,8 +50,8 @@ class WideLinear(nn.Linear):
 class WordMean(nn.EmbeddingBag):
     """The mean of word vectors over the `length` positions of a text, however many are given.
 
-    Word 0 is the padding, whose vector stays zero. The gradient is sparse: a batch names a few
-    hundred rows, and plain SGD changes no other.
+    Word 0 is the padding, whose vector counts for nothing and never changes. The gradient is sparse:
+    a batch names a few hundred rows, and plain SGD changes no other.
     """
 
     _calls: list[Call] | None = None
@@ -61,13 +61,12 @@ class WordMean(nn.EmbeddingBag):
         self.length = length
 
     def forward(self, tokens: Tensor) -> Tensor:  # type: ignore[override]
-        if self._calls is None and torch.is_grad_enabled():
+        if self._calls is None or not torch.is_grad_enabled():
             return super().forward(tokens) / self.length
-        # Adding the padding's zeros is cheaper than telling it from the words.
-        y = F.embedding(tokens, self.weight.detach()).sum(1).div_(self.length)
-        if self._calls is not None and torch.is_grad_enabled():
-            y.requires_grad_()
-            self._calls.append(Call(y, lambda g, factor: self._add(g, tokens, factor)))
+        weight = self.weight.detach()
+        y = F.embedding_bag(tokens, weight, mode="sum", padding_idx=0).div_(self.length)
+        y.requires_grad_()
+        self._calls.append(Call(y, lambda g, factor: self._add(g, tokens, factor)))
         return y
 
     def _add(self, gradient: Tensor, tokens: Tensor, factor: float) -> None:
@@ -75,8 +74,9 @@ class WordMean(nn.EmbeddingBag):
         sparse = torch.sparse_coo_tensor(
             tokens.reshape(1, -1), rows, self.weight.shape, check_invariants=False
         )
+        padding = self.weight[0].clone()
         self.weight.add_(sparse, alpha=factor / self.length)
-        self.weight[0].zero_()
+        self.weight[0] = padding
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from pfl_bench.layers import WideLinear, WordMean, factored
 
@@ -54,6 +55,28 @@ class Network:
     def statistics(self, part: str) -> list[Tensor]:
         """The batch-norm statistics of a part, as views of `stats`."""
         return [buffer for _, _, buffer in _float_buffers([self.parts[part]])]
+
+    @contextmanager
+    def unmoved_statistics(self, part: str) -> Iterator[None]:
+        """Meanwhile training mode does not count batches into the statistics of a part."""
+        norms = [m for m in self.parts[part].modules() if isinstance(m, _BatchNorm)]
+        for norm in norms:
+            norm.track_running_stats = False
+        try:
+            yield
+        finally:
+            for norm in norms:
+                norm.track_running_stats = True
+
+    def statistics_mask(self, parts: Iterable[str]) -> Tensor:
+        """Which elements of `stats` belong to the given parts."""
+        chosen = [
+            torch.full((buffer.numel(),), name in set(parts))
+            for name, module in self.parts.items()
+            for _, _, buffer in _float_buffers([module])
+        ]
+        mask = torch.cat(chosen) if chosen else torch.zeros(0, dtype=torch.bool)
+        return mask.to(self.stats.device)
 
     def load(self, values: Mapping[str, Tensor]) -> None:
         """Copy vectors into the parts of the same names."""

@@ -145,10 +145,17 @@ def _agreement_row(one: Agreement) -> list[str]:
         str(one.competitors) if one.competitors else "",
         *("" if value is None else f"{value:.2f}" for value in (one.kendall, one.spearman)),
         "" if difference is None else f"{difference:.2f}",
-        one.paper_winner or "",
-        "" if one.our_winner is None else "the same" if one.same_winner else one.our_winner,
+        _named(one.paper_winners),
+        "the same" if one.same_winner else _named(one.our_winners),
         _tested(one.test) if one.test else "",
     ]
+
+
+def _named(winners: Sequence[str]) -> str:
+    """The winner, or who shares the first place."""
+    if len(winners) < 2:
+        return "".join(winners)
+    return f"a tie of {len(winners)}" if len(winners) > 3 else " = ".join(winners)
 
 
 def agreement_title(sheet: Sheet) -> str:

@@ -148,9 +148,7 @@ def checked(values: Mapping[str, Any], where: str) -> dict[str, Any]:
         try:
             result[key] = SETTINGS[key].convert(_spelt(key, value))
         except (ValueError, TypeError, OverflowError):
-            raise UserError(
-                f"{where}: {key} cannot be {shown(value)}; allowed: {SETTINGS[key].allowed}"
-            ) from None
+            raise UserError(f"{where}: {key} cannot be {SETTINGS[key].refusal(value)}") from None
     return result
 
 

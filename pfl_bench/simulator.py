@@ -96,11 +96,16 @@ class Simulator:
         start = Start(nets[0].copy(nets[0].parts), nets[0].trainable.clone())
         self._fresh_state = self.algorithm.client_state(start)
         self._fresh_stats = nets[0].stats.clone()
-        is_shared = bool(self.algorithm.shared) and self._fresh_stats.numel() > 0
-        average = self.config.bn_stats == "average" and is_shared
-        self.snapshot = Snapshot(
-            0, self.algorithm.server_state(start), {}, {}, self._fresh_stats if average else None
-        )
+        self._averaged_stats = nets[0].statistics_mask(self._averaged_parts(nets[0]))
+        average = self._fresh_stats[self._averaged_stats] if self._averaged_stats.any() else None
+        self.snapshot = Snapshot(0, self.algorithm.server_state(start), {}, {}, average)
+
+    def _averaged_parts(self, net: Network) -> list[str]:
+        """The parts whose batch-norm statistics are sent and averaged like their parameters."""
+        if self.config.bn_stats != "average":
+            return []
+        personal = self.algorithm.personal
+        return [p for p in self.algorithm.shared if p in net.trainable_parts and p not in personal]
 
     def resume(self, round: int, tensors: dict[str, Tensor]) -> None:
         """Continue after `round` from the tensors of a checkpoint."""
@@ -129,7 +134,10 @@ class Simulator:
 
         trained = in_order(pool, job, joined, cost=lambda i: self.shards[i].samples)
         with watch.aggregation(trained) as arriving:
-            server = self.algorithm.aggregate(self.snapshot.server, tally.uploads(arriving))
+            uploads = tally.uploads(arriving)
+            server = self.algorithm.aggregate(self.snapshot.server, uploads)
+            for _ in uploads:  # whom the aggregation passed over has trained all the same
+                pass
         self.diverged = tally.defect and f"{tally.defect} in round {round}"
         self.snapshot = tally.snapshot(round, server)
         scores, extras = None, tally.extras()
@@ -166,20 +174,18 @@ class Simulator:
             with watch.measure("training"):
                 message = self.algorithm.local_update(client, received)
             watch.move(client.net.seconds_copying - copied, "training", "communication")
-            stats = client.net.stats.clone() if client.net.stats.numel() else None
+            stats = client.net.stats.clone()
             score = None
             with watch.measure("evaluation"):
                 if self.algorithm.scores_after_training and self._is_evaluated(round):
                     score = self._score(client)
                 if convergence is not None:
                     convergence["after"] = self._losses(client)
-            if self.snapshot.server_stats is not None and stats is not None:
-                message = {**message, "stats": stats}
-                received = {**received, "stats": self.snapshot.server_stats}
             return Trained(
                 Upload(index, weight, message),
                 dict(client.state),
-                stats,
+                None if self._averaged_stats.all() else stats,
+                stats[self._averaged_stats] if self.snapshot.server_stats is not None else None,
                 received,
                 client.train_loss,
                 score,
@@ -238,10 +244,9 @@ class Simulator:
 
     def _load_stats(self, net: Network, index: int) -> None:
         """Batch-norm statistics: the client's own, or the server's average where that is chosen."""
+        net.stats.copy_(self.snapshot.stats.get(index, self._fresh_stats))
         if self.snapshot.server_stats is not None:
-            net.stats.copy_(self.snapshot.server_stats)
-        else:
-            net.stats.copy_(self.snapshot.stats.get(index, self._fresh_stats))
+            net.stats[self._averaged_stats] = self.snapshot.server_stats
 
     def _check_cancelled(self) -> None:
         if self.cancelled.is_set():

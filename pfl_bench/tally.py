@@ -28,16 +28,33 @@ class Trained:
     upload: Upload
     state: dict[str, Tensor]
     stats: Tensor | None
+    """Batch-norm statistics that the client keeps."""
+    sent_stats: Tensor | None
+    """Those that are averaged; as many came down with the message."""
     received: Message
     train_loss: float
     score: Score | None
     convergence: dict[str, tuple[float, Score]] | None
 
     @property
+    def sent(self) -> Message:
+        """All that went up, as large as it is on the wire."""
+        return self.upload.message | self._stats_sent
+
+    @property
+    def got(self) -> Message:
+        """All that came down."""
+        return self.received | self._stats_sent
+
+    @property
+    def _stats_sent(self) -> Message:
+        return {} if self.sent_stats is None else {"batch-norm statistics": self.sent_stats}
+
+    @property
     def defect(self) -> str | None:
         if not math.isfinite(self.train_loss):
             return f"the training loss of client {self.upload.client} is {self.train_loss}"
-        if not all(_is_finite(value) for value in self.upload.message.values()):
+        if not all(map(_is_finite, self.sent.values())):
             return f"the upload of client {self.upload.client} holds values that are not finite"
         return None
 
@@ -47,7 +64,6 @@ class Tally:
 
     def __init__(self, before: Snapshot):
         self._before = before
-        self._averages_stats = before.server_stats is not None
         self.clients = dict(before.clients)
         self.stats = dict(before.stats)
         self.scores: dict[int, Score] = {}
@@ -64,10 +80,10 @@ class Tally:
 
     def _count(self, one: Trained) -> None:
         index, weight = one.upload.client, one.upload.weight
-        self.bytes_up += _bytes(one.upload.message)
-        self.bytes_down += _bytes(one.received)
-        self.parameters_up += _parameters(one.upload.message)
-        self.parameters_down += _parameters(one.received)
+        self.bytes_up += _bytes(one.sent)
+        self.bytes_down += _bytes(one.got)
+        self.parameters_up += _parameters(one.sent)
+        self.parameters_down += _parameters(one.got)
         self.train_loss += weight * one.train_loss
         self.defect = self.defect or one.defect
         if one.state:
@@ -76,12 +92,12 @@ class Tally:
             self.scores[index] = one.score
         if one.convergence is not None:
             self._convergence.append((weight, one.convergence))
-        if one.stats is not None and self._averages_stats:
-            if self._mean_stats is None:
-                self._mean_stats = torch.zeros_like(one.stats)
-            self._mean_stats.add_(one.stats, alpha=weight)
-        elif one.stats is not None:
+        if one.stats is not None:
             self.stats[index] = one.stats
+        if one.sent_stats is not None:
+            if self._mean_stats is None:
+                self._mean_stats = torch.zeros_like(one.sent_stats)
+            self._mean_stats.add_(one.sent_stats, alpha=weight)
 
     def snapshot(self, round: int, server: ServerState) -> Snapshot:
         """The state after the round, given what the aggregation made of the server's."""

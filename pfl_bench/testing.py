@@ -36,11 +36,11 @@ def toy_dataset(samples: int = 240, classes: int = 4, side: int = 16, seed: int 
 
 
 def toy_text(samples: int = 120, classes: int = 4, vocabulary: int = 50) -> Dataset:
-    """Token sequences in which a few words belong to each class; the second half is padding."""
+    """Texts of six to ten words, padded, of which six tell the class."""
     rng = np.random.default_rng(0)
     y = np.arange(samples) % classes
     x = rng.integers(1, vocabulary, (samples, 200), dtype=np.int32)
-    x[:, 10:] = 0
+    x[np.arange(200) >= rng.integers(6, 11, samples)[:, None]] = 0
     x[:, :6] = 1 + y[:, None] * 3 + rng.integers(0, 3, (samples, 6))
     return Dataset("toytext", "real", x, y.astype(np.int64), classes, vocabulary, "toytext")
 

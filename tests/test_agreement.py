@@ -123,7 +123,8 @@ def test_a_line_is_compared_by_the_means_that_both_have() -> None:
     assert line.kendall == pytest.approx(1 / 3)
     assert line.spearman == pytest.approx(0.5)
     assert line.mean_absolute_difference == pytest.approx((2 + 1 + 5) / 3)
-    assert (line.paper_winner, line.our_winner, line.same_winner) == ("FedCP", "Ditto", False)
+    assert (line.paper_winners, line.our_winners) == (("FedCP",), ("Ditto",))
+    assert not line.same_winner
 
 
 def test_stand_ins_have_ranks_but_no_difference() -> None:
@@ -172,17 +173,20 @@ def test_a_local_baseline_without_published_figures_can_be_the_rival() -> None:
     (line,) = agreement(plan)
     assert line.test is not None
     assert line.test.rival == "Local"
-    assert line.our_winner == "FedCP"
+    assert line.our_winners == ("FedCP",)
+    assert line.same_winner
 
 
-def test_a_tie_with_the_paper_s_winner_is_its_win() -> None:
+def test_a_tie_with_the_paper_s_winner_is_nobody_s_win() -> None:
     plan = table_plan(
         [
             cell_plan(("FedAvg", "c"), [50.0], Published(1.0)),
             cell_plan(("FedCP", "c"), [50.0], Published(2.0)),
         ]
     )
-    assert agreement(plan)[0].same_winner is True
+    (line,) = agreement(plan)
+    assert line.our_winners == ("FedAvg", "FedCP")
+    assert not line.same_winner
 
 
 def test_where_less_is_better_the_lowest_wins() -> None:
@@ -199,7 +203,7 @@ def test_where_less_is_better_the_lowest_wins() -> None:
         for c in cells
     ]
     (line,) = agreement(table_plan(cells, metric="overhead"))
-    assert (line.paper_winner, line.our_winner) == ("FedPer", "FedPer")
+    assert (line.paper_winners, line.our_winners) == (("FedPer",), ("FedPer",))
 
 
 def test_a_cell_that_diverged_on_one_seed_does_not_compete() -> None:
@@ -213,7 +217,7 @@ def test_a_cell_that_diverged_on_one_seed_does_not_compete() -> None:
         ]
     )
     (line,) = agreement(plan)
-    assert (line.competitors, line.our_winner) == (2, "FedCP")
+    assert (line.competitors, line.our_winners) == (2, ("FedCP",))
 
 
 def test_lines_run_along_the_rows_where_columns_compete() -> None:
@@ -225,13 +229,13 @@ def test_lines_run_along_the_rows_where_columns_compete() -> None:
         compared="columns",
     )
     (line,) = agreement(plan)
-    assert (line.line, line.kendall, line.our_winner) == ("b1", -1.0, "λ=5")
+    assert (line.line, line.kendall, line.our_winners) == ("b1", -1.0, ("λ=5",))
 
 
 def test_a_table_of_one_s_own_is_tested_without_the_paper() -> None:
     cells = [cell_plan((row, "c"), [value]) for row, value in (("mine", 60.0), ("other", 50.0))]
     (line,) = agreement(table_plan(cells, method="mine"))
-    assert (line.competitors, line.kendall, line.our_winner) == (0, None, None)
+    assert (line.competitors, line.kendall, line.our_winners) == (0, None, ())
     assert line.test is not None
     assert line.test.rival == "other"
 

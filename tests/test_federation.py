@@ -124,7 +124,7 @@ def test_tokens_are_given_up_to_the_end_of_the_longest_text() -> None:
 
     assert given(2, 0) == [[2, 3, 0], [5, 0, 7]]
     assert given(3, 2) == tokens[[3, 2]].tolist()
-    assert given(1) == [[]]
+    assert given(1) == [[0]]
 
 
 def test_a_batch_does_not_depend_on_those_it_is_drawn_with() -> None:

@@ -10,6 +10,7 @@ import threading
 import time
 import weakref
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -17,10 +18,11 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from toy import toy_config, toy_dataset, toy_partition, toy_run, toy_simulator
+from toy import colour_dataset, toy_config, toy_dataset, toy_partition, toy_run, toy_simulator
 
 from pfl_bench import seeds
-from pfl_bench.algorithm import Algorithm
+from pfl_bench.algorithm import Algorithm, ServerState, Upload
+from pfl_bench.algorithms.local import Local
 from pfl_bench.client import Client, Message
 from pfl_bench.config import RunConfig
 from pfl_bench.data import Dataset
@@ -346,12 +348,6 @@ def test_recording_leaves_batch_norm_statistics_alone() -> None:
 # --- batch-norm statistics ------------------------------------------------------------------------
 
 
-def colour_dataset() -> Dataset:
-    """The toy images in three channels, for ResNet-18."""
-    grey = toy_dataset(samples=24)
-    return dataclasses.replace(grey, x=np.repeat(grey.x, 3, axis=3))
-
-
 @pytest.fixture(scope="module")
 def normed() -> dict[str, tuple[Simulator, list[RoundRecord]]]:
     """Two rounds of ResNet-18 with each way to treat the statistics."""
@@ -414,6 +410,40 @@ def test_method_that_shares_nothing_averages_no_statistics() -> None:
         "local", model="resnet18", clients=2, setting="iid", beta=None, bn_stats="average"
     )
     assert toy_simulator(config, colour_dataset()).snapshot.server_stats is None
+
+
+@pytest.mark.parametrize("algo", ["pfedme", "ditto", "fedamp", "fedper"])
+def test_statistics_of_personal_parts_stay_on_the_clients_when_others_are_averaged(
+    algo: str,
+) -> None:
+    config = toy_config(
+        algo, model="resnet18", clients=2, rounds=1, setting="iid", beta=None, bn_stats="average"
+    )
+    simulator = toy_simulator(config, colour_dataset())
+    list(simulator.rounds())
+    snapshot, whole = simulator.snapshot, simulator._fresh_stats.numel()
+    averaged = {"pfedme": 0, "ditto": 9600, "fedamp": 0, "fedper": 9600}[algo]
+    found = 0 if snapshot.server_stats is None else snapshot.server_stats.numel()
+    assert found == averaged
+    assert "stats" not in snapshot.server
+    if averaged < whole:
+        own = ~simulator._averaged_stats
+        assert not torch.equal(snapshot.stats[0][own], snapshot.stats[1][own])
+
+
+def test_clients_train_even_if_the_aggregation_does_not_look_at_them() -> None:
+    class Deaf(Local):
+        def aggregate(self, server: ServerState, uploads: Iterator[Upload]) -> ServerState:
+            return server
+
+    def losses(kind: type[Algorithm]) -> list[float]:
+        config, dataset = toy_config("local"), toy_dataset()
+        partition = toy_partition(config, dataset)
+        simulator = Simulator(config, dataset, partition, algorithm=kind)
+        simulator.prepare()
+        return [record.train_loss for record in simulator.rounds()]
+
+    assert losses(Local) == losses(Deaf)
 
 
 @pytest.mark.parametrize("bn_stats", ["local", "average"])

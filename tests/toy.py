@@ -1,5 +1,10 @@
 """The small problems of `pfl_bench.testing`, under a short name for the tests beside this file."""
 
+import dataclasses
+
+import numpy as np
+
+from pfl_bench.data import Dataset
 from pfl_bench.testing import (
     toy_algorithm,
     toy_client,
@@ -12,6 +17,7 @@ from pfl_bench.testing import (
 )
 
 __all__ = [
+    "colour_dataset",
     "toy_algorithm",
     "toy_client",
     "toy_config",
@@ -21,3 +27,9 @@ __all__ = [
     "toy_simulator",
     "toy_text",
 ]
+
+
+def colour_dataset() -> Dataset:
+    """The toy images in three channels, for ResNet-18."""
+    grey = toy_dataset(samples=24)
+    return dataclasses.replace(grey, x=np.repeat(grey.x, 3, axis=3))

@@ -111,6 +111,7 @@ def show(
     from pfl_bench.inspection import footprint
     from pfl_bench.models import model_spec
     from pfl_bench.registry import load_algorithm, load_plugin
+    from pfl_bench.tally import RECORDABLE
 
     for plugin in plugins:
         load_plugin(Path(plugin))
@@ -138,5 +139,5 @@ def show(
         off = "" if knob.off is None else f"; off at {knob.off}"
         click.echo(f"  {knob.name} = {'follows η' if value is None else value}")
         click.echo(f"      {knob.meaning}; {knob.allowed}{off}; source: {knob.source}")
-    for name, meaning in kind.recordable.items():
+    for name, meaning in (kind.recordable | RECORDABLE).items():
         click.echo(f"Can be recorded: --record {name}: {meaning}")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from pfl_bench.errors import UserError, shown
+from pfl_bench.errors import UserError, shown, unknown
 from pfl_bench.files import write_atomically
 from pfl_bench.paths import results_dir, user_path
 from pfl_bench.records import to_json
@@ -125,6 +125,9 @@ def export(
     click.echo(f"{len(frame)} rows written to {out}", err=True)
 
 
+_FILTERED = {"algo": "algorithm", "dataset": "dataset", "setting": "setting"}
+
+
 def _selected(store: Store, **wanted: str | None) -> list[StoredRun]:
     """The runs whose configuration agrees with every filter given, in reading order."""
 
@@ -134,6 +137,12 @@ def _selected(store: Store, **wanted: str | None) -> list[StoredRun]:
             for name, value in wanted.items()
             if value is not None
         )
+
+    runs = list(store.all())
+    for name, value in wanted.items():
+        stored = {str(run.config.get(name, "")) for run in runs}
+        if value is not None and runs and value.lower() not in map(str.lower, stored):
+            raise unknown(f"{_FILTERED[name]} among the results", value, stored - {""})
 
     def place(run: StoredRun) -> tuple[str, str, float, str, float]:
         config = run.config
@@ -145,7 +154,7 @@ def _selected(store: Store, **wanted: str | None) -> list[StoredRun]:
             float(config.get("seed") or 0),
         )
 
-    return sorted(filter(agrees, store.all()), key=place)
+    return sorted(filter(agrees, runs), key=place)
 
 
 def _nothing(root: Path, filtered: bool) -> str:

@@ -17,7 +17,7 @@ from pfl_bench.tablespec import load_table, table_names
 
 if TYPE_CHECKING:
     from pfl_bench.store import Store
-    from pfl_bench.tableplan import TablePlan
+    from pfl_bench.tableplan import Place, TablePlan
     from pfl_bench.tablerun import Crew, Hire
 
 FAILED = 1
@@ -186,8 +186,9 @@ def _show_plan(plan: TablePlan, store: Store, data_dir: Path) -> None:
     click.echo(f"missing:    {unsettled} cells, {len(runs)} runs")
     impossible = {place: cell.impossible for place, cell in plan.cells.items() if cell.impossible}
     click.echo(f"impossible: {len(impossible)} cells")
-    for (row, column), reason in impossible.items():
-        click.echo(f"  {row}, {column}: {reason}")
+    for reason in dict.fromkeys(impossible.values()):
+        cells = [place for place, why in impossible.items() if why == reason]
+        click.echo(f"  {_spelt(plan, cells)}: {reason}")
     time = estimate(plan, Pace.of(store))
     if len(runs) > time.unknown:
         click.echo(
@@ -198,6 +199,17 @@ def _show_plan(plan: TablePlan, store: Store, data_dir: Path) -> None:
         click.echo(f"time left:  unknown until measured for {time.unknown} runs")
     if runs and spec.threat is not None:
         click.echo("            training alone; the attacks come on top")
+
+
+def _spelt(plan: TablePlan, places: Sequence[Place]) -> str:
+    """Cells by row and column, in few words where they are whole rows of some columns."""
+    rows, columns = (list(dict.fromkeys(names)) for names in zip(*places, strict=True))
+    if len(places) == 1:
+        return f"{rows[0]}, {columns[0]}"
+    if len(places) < len(rows) * len(columns):
+        return "; ".join(f"{row}, {column}" for row, column in places)
+    every = len(rows) == len(dict.fromkeys(row for row, _ in plan.cells))
+    return f"{'all rows' if every else ', '.join(rows)} in {', '.join(columns)}"
 
 
 def _show_cluster_time(plan: TablePlan, store: Store, data_dir: Path, workers: int) -> None:

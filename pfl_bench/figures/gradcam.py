@@ -121,9 +121,12 @@ def last_maps(
 
 
 def _keeper(name: str, found: list[tuple[str, Tensor]]) -> Any:
-    def keep(module: nn.Module, inputs: Any, output: Any) -> None:
+    def keep(module: nn.Module, inputs: Any, output: Any) -> Tensor | None:
         if isinstance(output, Tensor) and output.ndim == 4 and output.shape[2:].numel() > 1:
-            found.append((name, output))
+            own = output.clone()  # what follows may change a layer's output in place
+            found.append((name, own))
+            return own.clone()
+        return None
 
     return keep
 

@@ -163,6 +163,7 @@ def test_training_never_sees_a_sample_held_back(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(algorithm, "loss", spying)
     algorithm.local_update(client, received)
+    assert seen
     assert seen.isdisjoint(held_back(algorithm, client)[0].tolist())
 
 

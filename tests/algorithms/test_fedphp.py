@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from toy import toy_algorithm, toy_client, toy_config, toy_simulator
+from toy import colour_dataset, toy_algorithm, toy_client, toy_config, toy_simulator
 
 from pfl_bench.algorithm import Start
 from pfl_bench.algorithms.fedphp import FedPHP
@@ -111,7 +111,26 @@ def test_no_gradient_reaches_the_personal_model() -> None:
     client.memo["inherited"] = client.frozen_features("personal_extractor")
     algorithm.loss(client, next(client.batches())).backward()
     for name in ("personal_extractor", "personal_head"):
-        assert all(p.grad is None for p in client.net.module(name).parameters())
+        for parameter in client.net.module(name).parameters():
+            assert parameter.grad is None and not parameter.requires_grad
+
+
+def test_local_training_leaves_the_batch_norm_statistics_of_the_personal_model_alone() -> None:
+    """With t = 1 of 1 round μ_t is 0: p takes over those of θ. Half-way it is their mean."""
+    config = toy_config(
+        "fedphp", {"mu": 1.0}, model="resnet18", clients=2, rounds=2, setting="iid", beta=None
+    )
+    simulator = toy_simulator(config, colour_dataset())
+    with simulator.client(0, 2) as client:
+        algorithm = simulator.algorithm
+        algorithm.load(client, algorithm.download(simulator.snapshot.server, 0))
+        before = [buffer.clone() for buffer in client.net.statistics("personal_extractor")]
+        algorithm.train(client, algorithm.download(simulator.snapshot.server, 0))
+        after = client.net.statistics("personal_extractor")
+        theta = client.net.statistics("extractor")
+    for old, new, own in zip(before, after, theta, strict=True):
+        assert not torch.equal(old, own)
+        torch.testing.assert_close(new, (old + own) / 2)
 
 
 # --- degenerate values ----------------------------------------------------------------------------
