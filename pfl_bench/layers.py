@@ -50,8 +50,8 @@ class WideLinear(nn.Linear):
 class WordMean(nn.EmbeddingBag):
     """The mean of word vectors over the `length` positions of a text, however many are given.
 
-    Word 0 is the padding, whose vector counts for nothing and never changes. The gradient is sparse:
-    a batch names a few hundred rows, and plain SGD changes no other.
+    Word 0 is the padding, whose vector counts for nothing and never changes. The gradient is
+    sparse: a batch names a few hundred rows, and plain SGD changes no other.
     """
 
     _calls: list[Call] | None = None
