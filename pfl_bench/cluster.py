@@ -33,6 +33,7 @@ from pfl_bench.data import Dataset
 from pfl_bench.datasets.partition import Partition
 from pfl_bench.errors import UserError, shown
 from pfl_bench.experiment import load_data
+from pfl_bench.models import useful_workers
 from pfl_bench.needs import Needs, memory_of
 from pfl_bench.records import DamagedError
 from pfl_bench.remoterun import Answer, Files, Order, Saved, carry_out, installation
@@ -192,21 +193,19 @@ class RayTeam:
 
     def _send(self, errand: _Errand) -> None:
         """One attempt at a run, from where it is."""
-        data = self._supply.of(errand.run)
-        needs = Needs(
-            self._workers,
-            self._gpus,
-            self._nodes.at_most(memory_of(errand.run.config, *data.facts, self._workers)),
-        )
+        data, config = self._supply.of(errand.run), errand.run.config
+        workers = useful_workers(config.model, self._workers)
+        memory = memory_of(config, *data.facts, workers)
+        needs = Needs(workers, self._gpus, self._nodes.at_most(memory))
         errand.attempt += 1
         task = self._task.options(
             num_cpus=needs.cores,
             num_gpus=needs.gpus,
             memory=needs.memory,
-            name=errand.run.config.slug,
+            name=config.slug,
         )
         reference = task.remote(
-            self._order(errand.run.config),
+            self._order(config),
             data.dataset,
             data.partition,
             _packed(errand.writer.carry()),

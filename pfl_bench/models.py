@@ -137,6 +137,11 @@ def model_spec(name: str) -> ModelSpec:
     return MODELS[name]
 
 
+def useful_workers(model: str, workers: int) -> int:
+    """How many of so many threads are worth having for a model's clients."""
+    return workers if model_spec(model).threads_help else 1
+
+
 def check_fit(name: str, inputs: Inputs, dataset: str) -> None:
     """Refuse a model that cannot read the dataset."""
     spec = model_spec(name)

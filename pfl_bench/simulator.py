@@ -26,7 +26,7 @@ from pfl_bench.data import Dataset
 from pfl_bench.datasets.partition import Partition
 from pfl_bench.federation import Pool, Shard
 from pfl_bench.hyper import resolve
-from pfl_bench.models import Inputs, build_model, check_fit, model_spec, seeded
+from pfl_bench.models import Inputs, build_model, check_fit, seeded, useful_workers
 from pfl_bench.network import Network
 from pfl_bench.records import RoundRecord
 from pfl_bench.registry import load_algorithm
@@ -59,7 +59,7 @@ class Simulator:
     ):
         self.config = config
         self.device = torch.device(device)
-        self.workers = workers if model_spec(config.model).threads_help else 1
+        self.workers = useful_workers(config.model, workers)
         self.diverged: str | None = None
         self.cancelled = threading.Event()
         pool = Pool(dataset.x, dataset.y, self.device)
