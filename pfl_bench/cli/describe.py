@@ -139,5 +139,5 @@ def show(
         off = "" if knob.off is None else f"; off at {knob.off}"
         click.echo(f"  {knob.name} = {'follows η' if value is None else value}")
         click.echo(f"      {knob.meaning}; {knob.allowed}{off}; source: {knob.source}")
-    for name, meaning in (kind.recordable | RECORDABLE).items():
+    for name, meaning in {**kind.recordable, **RECORDABLE}.items():
         click.echo(f"Can be recorded: --record {name}: {meaning}")

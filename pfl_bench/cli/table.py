@@ -187,8 +187,8 @@ def _show_plan(plan: TablePlan, store: Store, data_dir: Path) -> None:
     impossible = {place: cell.impossible for place, cell in plan.cells.items() if cell.impossible}
     click.echo(f"impossible: {len(impossible)} cells")
     for reason in dict.fromkeys(impossible.values()):
-        cells = [place for place, why in impossible.items() if why == reason]
-        click.echo(f"  {_spelt(plan, cells)}: {reason}")
+        places = [place for place, why in impossible.items() if why == reason]
+        click.echo(f"  {_spelt(plan, places)}: {reason}")
     time = estimate(plan, Pace.of(store))
     if len(runs) > time.unknown:
         click.echo(
