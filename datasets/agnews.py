@@ -25,6 +25,7 @@ SPECS = (
         title="AG News",
         kind="text",
         classes=4,
+        samples=127_600,
         # The paper has no pathological setting here; two classes, as for the other small sets.
         classes_per_client=2,
         model="fasttext",

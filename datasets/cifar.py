@@ -16,6 +16,7 @@ def _cifar(classes: int, classes_per_client: int) -> DatasetSpec:
         kind="image",
         classes=classes,
         shape=shape,
+        samples=60_000,
         classes_per_client=classes_per_client,
         model="cnn",
         standin=partial(standin_images.render, name),

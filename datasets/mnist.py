@@ -14,6 +14,7 @@ SPECS = (
         kind="image",
         classes=10,
         shape=(1, 28, 28),
+        samples=70_000,
         classes_per_client=2,
         model="cnn",
         standin=partial(standin_images.render, "mnist"),

@@ -53,6 +53,8 @@ class DatasetSpec:
     classes: int
     shape: tuple[int, int, int] | None = None
     """(channels, height, width) of an image"""
+    samples: int | None = None
+    """as published, train and test together"""
     classes_per_client: int
     """the default of the pathological partition"""
     model: str

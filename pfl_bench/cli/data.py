@@ -188,11 +188,13 @@ def _verdict(name: str, folder: Path) -> str:
 
     with _reading(name):
         card = Card.of(load(name, "real", folder))
-        path = folder / describe(name, folder).filename
+        spec = describe(name, folder)
+        path = folder / spec.filename
+    published = f" of the {spec.samples:,}" if spec.samples and card.samples < spec.samples else ""
     words = f", {card.vocabulary:,} words" if card.vocabulary else ""
     per_class = f"{card.smallest_class:,} to {card.largest_class:,} per class"
     return (
-        f"{name}: {card.samples:,} samples of {_shape(card.shape)} {card.dtype} in "
+        f"{name}: {card.samples:,}{published} samples of {_shape(card.shape)} {card.dtype} in "
         f"{card.classes} classes ({per_class}){words}, fingerprint {card.fingerprint}, {path}"
     )
 
