@@ -167,10 +167,10 @@ def test_check_prints_one_line_with_counts_and_fingerprint(tmp_path: Path, folde
 
 
 def test_check_says_how_much_of_a_published_set_is_there(tmp_path: Path) -> None:
-    rows = "".join(f"{label},a title,some words\n" for label in (1, 2, 3, 4))
+    rows = "".join(f"{label},a title,some words\n" for label in (1, 2, 3, 4) * 3)
     (tmp_path / "some.csv").write_text(rows)
     _call("prepare", "agnews", "--from", tmp_path / "some.csv")
-    assert "agnews: 4 of the 127,600 samples of text" in _call("check").output
+    assert "agnews: 12 of the 127,600 samples of text" in _call("check").output
 
 
 def test_check_reads_the_file_even_if_it_was_good_before(tmp_path: Path, folder: Path) -> None:
