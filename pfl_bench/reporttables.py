@@ -6,7 +6,6 @@ told from the fingerprints that the stored runs bear.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +18,7 @@ from pfl_bench.reportdata import UNREADABLE, checked_config, method_title
 from pfl_bench.settings import Profile
 from pfl_bench.sheet import Entry, Sheet, make_sheet
 from pfl_bench.store import Configuration, Store, StoredRun
-from pfl_bench.tableplan import CellPlan, TablePlan, plan_table
+from pfl_bench.tableplan import CellPlan, TablePlan, fingerprints, plan_table
 from pfl_bench.tablespec import TableSpec
 
 MOST_SEEDS = 1000
@@ -32,7 +31,6 @@ class Shelf(Store):
         super().__init__(root)
         self.runs: dict[str, StoredRun] = {}
         self._seeds: dict[str, set[int]] = {}
-        prints: dict[tuple[str, str], Counter[str]] = {}
         for run in runs:
             if not run.is_final:
                 continue
@@ -42,9 +40,7 @@ class Shelf(Store):
                 continue
             self.runs[run.key] = run
             self._seeds.setdefault(_seedless(config), set()).add(config.seed)
-            kind = config.dataset, config.source
-            prints.setdefault(kind, Counter())[str(config.data_fingerprint)] += 1
-        self._prints = {kind: count.most_common(1)[0][0] for kind, count in prints.items()}
+        self._prints = fingerprints(self.runs.values())
 
     def find(self, config: Configuration) -> StoredRun | None:
         return self.runs.get(config.key)

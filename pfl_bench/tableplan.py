@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import statistics
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from pfl_bench import data
 from pfl_bench.config import RunConfig
 from pfl_bench.errors import UserError
 from pfl_bench.experiment import Fingerprint, configure, load_data
@@ -171,6 +174,34 @@ def plan_table(
                 stored[config.key] = _stored(config, store, spec)
         cells[place] = _known(CellPlan(cell, configs, tuple(stored[c.key] for c in configs)))
     return TablePlan(spec, profile, seeds, cells)
+
+
+def fingerprints(runs: Iterable[StoredRun]) -> dict[tuple[str, str], str]:
+    """By dataset and source, the fingerprint of the data that most results come from."""
+    counts: dict[tuple[str, str], Counter[str]] = {}
+    for run in runs:
+        dataset, source, found = map(run.config.get, ("dataset", "source", "data_fingerprint"))
+        counts.setdefault((str(dataset), str(source)), Counter())[str(found)] += 1
+    return {kind: count.most_common(1)[0][0] for kind, count in counts.items()}
+
+
+def known_to(store: Store) -> Fingerprint:
+    """Tells the fingerprint of prepared data, and of data that is not there the one that stored
+    results come from: reading them takes no data."""
+
+    @cache
+    def stored() -> dict[tuple[str, str], str]:
+        return fingerprints(run for run in store.all() if run.is_final)
+
+    def tell(name: str, source: str, data_dir: Path) -> str:
+        try:
+            return data.fingerprint(name, source, data_dir)
+        except UserError:
+            if (name, source) not in stored():
+                raise
+            return stored()[name, source]
+
+    return tell
 
 
 def _stored(config: RunConfig, store: Store, spec: TableSpec) -> StoredRun | None:

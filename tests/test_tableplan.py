@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from pfl_bench.config import RunConfig
+from pfl_bench.errors import UserError
 from pfl_bench.records import RoundRecord
 from pfl_bench.settings import Profile, load_profile
 from pfl_bench.store import Store, StoredRun
-from pfl_bench.tableplan import CellPlan, Pace, TablePlan, estimate, foresee, plan_table
+from pfl_bench.tableplan import CellPlan, Pace, TablePlan, estimate, foresee, known_to, plan_table
 from pfl_bench.tablespec import Cell, TableSpec, load_table, read_table
 
 PROFILE = Profile("tiny", "", {"source": "standin", "rounds": 2, "fraction": 0.02}, {}, {})
@@ -231,6 +232,19 @@ def test_foreseeing_marks_the_cells_that_the_partition_rules_out(
 def test_foreseeing_stores_nothing(tmp_path: Path, store: Store) -> None:
     foresee(_plan(tmp_path, store), tmp_path)
     assert not store.root.exists()
+
+
+def test_results_are_found_without_the_data_they_come_from(tmp_path: Path, store: Store) -> None:
+    config = replace(
+        _plan(tmp_path, store).cells["FedCP", "even"].configs[0],
+        dataset="mnist", source="real", data_fingerprint="abc",
+    )  # fmt: skip
+    with pytest.raises(UserError, match="MNIST is not prepared"):
+        known_to(store)("mnist", "real", tmp_path)
+    _keep(store, config, seconds=1.0)
+    assert known_to(store)("mnist", "real", tmp_path) == "abc"
+    with pytest.raises(UserError, match="Cifar10 is not prepared"):
+        known_to(store)("cifar10", "real", tmp_path)
 
 
 # --- time -----------------------------------------------------------------------------------------

@@ -81,7 +81,7 @@ def table(
     from pfl_bench.cli.run import assignments
     from pfl_bench.registry import load_plugin
     from pfl_bench.store import Store
-    from pfl_bench.tableplan import plan_table
+    from pfl_bench.tableplan import known_to, plan_table
     from pfl_bench.tablerun import Crew
     from pfl_bench.tensorboard import check_installed
 
@@ -103,7 +103,8 @@ def table(
     spec = load_table(name)
     spec = spec.restricted(_names(rows, spec.rows), _names(columns, spec.columns))
     spec = spec.attacked(assignments(attack, "--attack target=update"))
-    plan = plan_table(spec, chosen_profile, seeds, store, folder)
+    fingerprint = known_to(store) if render_only else None
+    plan = plan_table(spec, chosen_profile, seeds, store, folder, fingerprint)
     if dry_run:
         _show_plan(plan, store, folder)
         if hire is not None and jobs is not None:
@@ -145,14 +146,14 @@ def _names(texts: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
 
 def _list(profile: Profile, seeds: int, store: Store, data_dir: Path) -> None:
     """How much of each table is stored; the runs that several cells share count once."""
-    from pfl_bench.tableplan import plan_table
+    from pfl_bench.tableplan import known_to, plan_table
 
     click.echo(f"[{profile.name} profile, {seeds} seed(s), results in {store.root}]")
     names = table_names()
-    width = max(map(len, names), default=0)
+    width, known = max(map(len, names), default=0), known_to(store)
     for name in names:
         spec = load_table(name)
-        plan = plan_table(spec, profile, seeds, store, data_dir)
+        plan = plan_table(spec, profile, seeds, store, data_dir, known)
         click.echo(f"{name:<{width}}  {_stored_share(plan)}  {spec.caption}")
 
 
