@@ -117,6 +117,19 @@ def test_methods_that_cannot_run_are_told_and_the_others_drawn(bench: Bench) -> 
     assert {run.status for run in bench.store.all()} == {"finished", "skipped"}
 
 
+def test_stored_results_are_drawn_without_the_data_they_come_from(tmp_path: Path) -> None:
+    """The figure of docs/reproduction.md, from the repository's own results."""
+    root, nothing = Path(__file__).parents[1], ("--data-dir", str(tmp_path / "nothing"))
+    flags = ("--profile", str(root / "docs/reproduction/trial.yaml"), "--dataset", "cifar100")
+    store = ("--results", str(root / "results/trial"), "--out", str(tmp_path), *nothing)
+    result = CliRunner().invoke(main, ("figure", "curves", *flags, *store, "--format", "png"))
+    assert result.exit_code == 0, result.output
+    assert [path.suffix for path in tmp_path.glob("curves-*")] == [".png"]
+    missing = CliRunner().invoke(main, ("figure", "curves", *flags, *store, "--seeds", "2"))
+    assert missing.exit_code == 2
+    assert "Cifar100 is not prepared" in missing.output
+
+
 def test_one_file_can_be_named_and_has_the_width_of_a_page(bench: Bench, tmp_path: Path) -> None:
     path = tmp_path / "mine" / "who.png"
     result = bench.invoke("distribution", "--out", str(path), "--width", "page", out=False)

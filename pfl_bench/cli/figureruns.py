@@ -6,6 +6,7 @@ import itertools
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from pfl_bench.cli.display import watch
 from pfl_bench.cli.run import gather, number_of_seeds
 from pfl_bench.config import RunConfig
 from pfl_bench.errors import UserError, unknown
-from pfl_bench.experiment import configure
+from pfl_bench.experiment import Fingerprint, configure
 from pfl_bench.figures.methods import Method, Trial
 from pfl_bench.hyper import knobs
 from pfl_bench.registry import algorithm_names, load_algorithm, load_plugin
@@ -24,6 +25,7 @@ from pfl_bench.runner import Options, choose_device, execute
 from pfl_bench.settings import Profile, load_profile
 from pfl_bench.simulator import Simulator
 from pfl_bench.store import Store, StoredRun
+from pfl_bench.tableplan import known_to
 from pfl_bench.tally import RECORDABLE
 from pfl_bench.trained import trained
 
@@ -52,7 +54,11 @@ class Wanted:
         chosen = {**self.chosen, "algo": algo, "record": ",".join(series), "seed": first + seed}
         known = _hyper_parameters(algo)
         hyper = {name: value for name, value in self.hyper.items() if name in known}
-        return configure(self.profile, chosen, hyper, self.data_dir)
+        return configure(self.profile, chosen, hyper, self.data_dir, self._fingerprint)
+
+    @cached_property
+    def _fingerprint(self) -> Fingerprint:
+        return known_to(self.store)
 
 
 def read(
