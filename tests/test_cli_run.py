@@ -33,11 +33,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return prepare_toy(tmp_path_factory.mktemp("data"), samples=80)
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "results")
-
-
 class Bench:
     """The command with the toy problem and a store of the test's own."""
 

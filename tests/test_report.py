@@ -49,11 +49,6 @@ NASTY = "</script><script>alert(1)</script><img src=x onerror=alert(2)>&'\"{{ 7*
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "results")
-
-
-@pytest.fixture
 def spec(tmp_path: Path) -> TableSpec:
     return made_table(tmp_path)
 

@@ -126,11 +126,6 @@ def flipped(data: bytes, bit: int) -> bytes:
     return bytes(changed)
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "results")
-
-
 # Records
 
 floats = st.floats(allow_nan=True, allow_infinity=True)

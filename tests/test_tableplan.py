@@ -33,11 +33,6 @@ rows:
 """
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "results")
-
-
 def _spec(tmp_path: Path, text: str = SPEC) -> TableSpec:
     path = tmp_path / "mine.yaml"
     path.write_text(text)

@@ -123,9 +123,8 @@ def last_maps(
 def _keeper(name: str, found: list[tuple[str, Tensor]]) -> Any:
     def keep(module: nn.Module, inputs: Any, output: Any) -> Tensor | None:
         if isinstance(output, Tensor) and output.ndim == 4 and output.shape[2:].numel() > 1:
-            own = output.clone()  # what follows may change a layer's output in place
-            found.append((name, own))
-            return own.clone()
+            found.append((name, output))
+            return output.clone()  # what follows may change its input in place
         return None
 
     return keep

@@ -48,11 +48,6 @@ class Stuck(Algorithm):
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "results")
-
-
-@pytest.fixture
 def line(data: Path, store: Store) -> list[object]:
     return [
         "run", "--algo", "ditto", "--dataset", NAME, "--data-dir", data, "--results", store.root,
