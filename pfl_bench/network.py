@@ -70,8 +70,9 @@ class Network:
 
     def statistics_mask(self, parts: Iterable[str]) -> Tensor:
         """Which elements of `stats` belong to the given parts."""
+        wanted = set(parts)
         chosen = [
-            torch.full((buffer.numel(),), name in set(parts))
+            torch.full((buffer.numel(),), name in wanted)
             for name, module in self.parts.items()
             for _, _, buffer in _float_buffers([module])
         ]
