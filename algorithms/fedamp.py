@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pfl_bench.algorithm import Algorithm, ServerState, Start, Upload
+from pfl_bench.algorithm import Algorithm, ServerState, Spread, Start, Upload
 from pfl_bench.client import Client, Message
 from pfl_bench.hyper import knob
 
@@ -76,8 +76,9 @@ class FedAMP(Algorithm):
         models = list(server["models"])
         for upload in uploads:
             models[upload.client] = upload.message["model"]
-        xi = attention(squared_distances(models), self.hyper.sigma, self.hyper.alpha)
-        return {"models": models, "mixtures": list(mix(xi, models))}
+        squared = squared_distances(models, self.spread)
+        xi = attention(squared, self.hyper.sigma, self.hyper.alpha)
+        return {"models": models, "mixtures": list(mix(xi, models, self.spread))}
 
 
 def attention(squared: Tensor, sigma: float, alpha: float) -> Tensor:
@@ -90,33 +91,43 @@ def attention(squared: Tensor, sigma: float, alpha: float) -> Tensor:
     return xi + torch.diag((1 - xi.sum(1)).clamp_min(0))
 
 
-def squared_distances(models: list[Tensor]) -> Tensor:
+def squared_distances(models: list[Tensor], spread: Spread = map) -> Tensor:
     """‖w_i − w_j‖² for all pairs, from one Gram matrix.
 
     Centred, because distances are small beside norms and the difference of large numbers would lose
     them; and summed over the chunks in double precision. What rounding leaves is 1e-8 of the
     largest distance.
     """
-    gram = torch.zeros(len(models), len(models), dtype=torch.float64, device=models[0].device)
-    for rows in _chunks(models):
+
+    def gram_of(chunk: slice) -> Tensor:
+        rows = _rows(models, chunk)
         rows -= rows.mean(0)
-        gram += rows @ rows.T
+        return rows @ rows.T
+
+    gram = torch.zeros(len(models), len(models), dtype=torch.float64, device=models[0].device)
+    for part in spread(gram_of, _chunks(models)):
+        gram += part
     norms = gram.diagonal()
     return (norms[:, None] + norms[None, :] - 2 * gram).clamp_min(0)
 
 
-def mix(xi: Tensor, models: list[Tensor]) -> Tensor:
+def mix(xi: Tensor, models: list[Tensor], spread: Spread = map) -> Tensor:
     """All mixtures u_i, a row each."""
     weights = xi.to(models[0].dtype)
     mixtures = torch.empty(len(models), len(models[0]), device=models[0].device)
-    start = 0
-    for rows in _chunks(models):
-        torch.mm(weights, rows, out=mixtures[:, start : start + rows.shape[1]])
-        start += rows.shape[1]
+
+    def fill(chunk: slice) -> None:
+        torch.mm(weights, _rows(models, chunk), out=mixtures[:, chunk])
+
+    for _ in spread(fill, _chunks(models)):
+        pass
     return mixtures
 
 
-def _chunks(models: list[Tensor]) -> Iterator[Tensor]:
-    """The models as a matrix, some columns at a time."""
-    for start in range(0, len(models[0]), CHUNK):
-        yield torch.stack([model[start : start + CHUNK] for model in models])
+def _chunks(models: list[Tensor]) -> list[slice]:
+    return [slice(start, start + CHUNK) for start in range(0, len(models[0]), CHUNK)]
+
+
+def _rows(models: list[Tensor], chunk: slice) -> Tensor:
+    """Some columns of the matrix whose rows are the models."""
+    return torch.stack([model[chunk] for model in models])

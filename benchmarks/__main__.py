@@ -72,19 +72,20 @@ def measure_ratios(out: Path, workers: int, repeat: int, only: str) -> None:
     for algo in ("fedamp", "fedfomo"):
         for clients in SERVER_CLIENTS if only in f"{algo} server" else ():
             click.echo(f"server of {algo}, {clients} clients …", err=True)
-            servers.append(server.measure(algo, clients, repeat))
+            servers.append(server.measure(algo, clients, workers, repeat))
     if servers:
         lines += [
             "",
             *table(
-                "server of|clients|s|× plain loop|target|mixtures apart by",
+                "server of|clients|s|× plain loop|target|× plain, one thread|mixtures apart by",
                 [
                     (
                         row.algo,
                         row.clients,
                         f"{row.ours:.3f}",
-                        row.ratio,
+                        row.plain,
                         "≥ 20" if (row.algo, row.clients) == ("fedamp", 100) else "",
+                        row.plain_one_thread,
                         "" if row.difference is None else f"{row.difference:.1e}",
                     )
                     for row in servers

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,29 +26,44 @@ class ServerRow:
     clients: int
     ours: float
     """Seconds per round."""
-    ratio: Ratio
+    plain: Ratio
+    """The plain loop with torch's own choice of threads, over ours."""
+    plain_one_thread: Ratio
     difference: float | None
     """The largest difference between what both compute."""
 
 
-def measure(algo: str, clients: int, repeats: int) -> ServerRow:
+def measure(algo: str, clients: int, workers: int, repeats: int) -> ServerRow:
     """The server's work for one round in which everybody sent a model."""
-    torch.set_num_threads(1)
+    choice = torch.get_num_threads()
     ours = Server(algo, clients)
     plain: Callable[[Server, int], Any] = {"fedamp": plain_mixture, "fedfomo": plain_choice}[algo]
     rows = min(ROWS, clients)
-    our_seconds, plain_seconds = [], []
-    for _ in range(repeats):
-        seconds, after = _timed(ours.work)
-        our_seconds.append(seconds)
-        seconds, answers = _timed(lambda: [plain(ours, i) for i in range(rows)])
-        plain_seconds.append(seconds * clients / rows)
+    our_seconds: list[float] = []
+    plain_seconds: dict[int, list[float]] = {choice: [], 1: []}
+    with ThreadPoolExecutor(workers) as pool:
+        ours.algorithm.spread = pool.map
+        for _ in range(repeats):
+            torch.set_num_threads(1)
+            seconds, after = _timed(ours.work)
+            our_seconds.append(seconds)
+            for threads, laps in plain_seconds.items():
+                torch.set_num_threads(threads)
+                seconds, answers = _timed(lambda: [plain(ours, i) for i in range(rows)])
+                laps.append(seconds * clients / rows)
     difference = None
     if algo == "fedamp":
         pairs = zip(after["mixtures"], answers, strict=False)
         difference = max(float((a - b).abs().max()) for a, b in pairs)
-    ratio = Ratio.of(plain_seconds, our_seconds)
-    return ServerRow(algo, clients, min(our_seconds), ratio, difference)
+    torch.set_num_threads(choice)
+    return ServerRow(
+        algo,
+        clients,
+        ours=min(our_seconds),
+        plain=Ratio.of(plain_seconds[choice], our_seconds),
+        plain_one_thread=Ratio.of(plain_seconds[1], our_seconds),
+        difference=difference,
+    )
 
 
 class Server:

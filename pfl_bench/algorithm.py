@@ -10,7 +10,7 @@ Tensors in messages and states are values: an algorithm never changes one in pla
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -26,6 +26,9 @@ from pfl_bench.network import Network
 
 ServerState = dict[str, Any]
 """Tensors, or lists of tensors where there is one per client."""
+
+Spread = Callable[..., Iterator[Any]]
+"""Called like `map(job, items)`: the results, in the order of the items."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,8 @@ class Algorithm:
     """The parts that no gradient reaches."""
     recordable: ClassVar[Mapping[str, str]] = {}
     """Series a user can ask for with --record, and what they mean."""
+    spread: Spread = map
+    """`map` over all workers, for independent pieces of the server's work in `aggregate`."""
 
     def __init__(self, hyper: Any, task: Task):
         self.hyper = hyper

@@ -114,12 +114,14 @@ class Simulator:
     def rounds(self) -> Iterator[RoundRecord]:
         """Train until the last round, yielding a record after each."""
         pool = ThreadPoolExecutor(self.workers, thread_name_prefix="client")
+        self.algorithm.spread = pool.map
         try:
             while self.snapshot.round < self.config.rounds and self.diverged is None:
                 yield self._round(pool, self.snapshot.round + 1)
         finally:
             self.cancelled.set()
             pool.shutdown(wait=True, cancel_futures=True)
+            self.algorithm.spread = map
 
     # --- one round ----------------------------------------------------------------------------
 

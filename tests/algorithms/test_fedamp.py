@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -89,6 +90,15 @@ def test_distances_inside_a_cluster_are_small_beside_those_to_a_far_cluster() ->
     naive = torch.tensor(naive_squared_distances(models), dtype=torch.float64)
     far = float(naive.max())
     torch.testing.assert_close(squared_distances(models), naive, rtol=1e-6, atol=1e-8 * far)
+
+
+def test_spreading_the_work_over_threads_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fedamp, "CHUNK", 1_000)
+    models = random_models(7, size=50_500)
+    xi = attention(squared_distances(models), sigma=1.0, alpha=1.0)
+    with ThreadPoolExecutor(3) as pool:
+        assert torch.equal(squared_distances(models, pool.map), squared_distances(models))
+        assert torch.equal(mix(xi, models, pool.map), mix(xi, models))
 
 
 @pytest.mark.parametrize("chunk", [7, 40, 65_536])
