@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pfl_bench.algorithm import Algorithm, ServerState, Spread, Start, Upload
+from pfl_bench.algorithm import PersonalModelSent, ServerState, Spread, Start, Upload
 from pfl_bench.client import Client, Message
 from pfl_bench.hyper import knob
 
@@ -44,7 +44,7 @@ class Hyper:
     )
 
 
-class FedAMP(Algorithm):
+class FedAMP(PersonalModelSent):
     title = "FedAMP"
     summary = (
         "Sends each client a mixture of all clients' models, weighted by how near they are to its "
@@ -53,7 +53,6 @@ class FedAMP(Algorithm):
     citation = "Huang et al., Personalized Cross-Silo Federated Learning on Non-IID Data, AAAI 2021"
     scored_model = "the client's personal model after local training"
     Hyper = Hyper
-    personal = ("extractor", "head")
 
     def server_state(self, start: Start) -> ServerState:
         everyone = [start.model] * self.task.clients
@@ -62,15 +61,9 @@ class FedAMP(Algorithm):
     def download(self, server: ServerState, client: int) -> Message:
         return {"mixture": server["mixtures"][client]}
 
-    def load(self, client: Client, received: Message) -> None:
-        client.net.load(client.state)
-
     def train(self, client: Client, received: Message) -> None:
         split = client.net.split(received["mixture"])
         client.train(lambda batch: self.loss(client, batch), toward=split, strength=self.hyper.lam)
-
-    def upload(self, client: Client) -> Message:
-        return {"model": client.net.trainable.clone()}
 
     def aggregate(self, server: ServerState, uploads: Iterator[Upload]) -> ServerState:
         models = list(server["models"])

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from pfl_bench import seeds
-from pfl_bench.algorithm import Algorithm, ServerState, Start, Upload
+from pfl_bench.algorithm import PersonalModelSent, ServerState, Start, Upload
 from pfl_bench.client import Client, Message
 from pfl_bench.hyper import knob
 
@@ -41,7 +41,7 @@ class Hyper:
     )
 
 
-class FedFomo(Algorithm):
+class FedFomo(PersonalModelSent):
     title = "FedFomo"
     summary = (
         "Sends clients one another's models; each weighs them by how much they lower its own "
@@ -53,7 +53,6 @@ class FedFomo(Algorithm):
     )
     scored_model = "the client's personal model after local training"
     Hyper = Hyper
-    personal = ("extractor", "head")
 
     def impossible(self) -> str | None:
         if min(self.task.train_sizes) >= 2:
@@ -83,9 +82,6 @@ class FedFomo(Algorithm):
         nearest_first = np.lexsort((draw, -affinity)).tolist()
         known = (n for n in nearest_first if has_sent[n] and n != client)
         return sorted(islice(known, self.hyper.others))
-
-    def load(self, client: Client, received: Message) -> None:
-        client.net.load(client.state)
 
     def train(self, client: Client, received: Message) -> None:
         validation, rest = self._hold_back(client)
@@ -119,11 +115,8 @@ class FedFomo(Algorithm):
         return first_order_weights(gains, distances)
 
     def upload(self, client: Client) -> Message:
-        return {
-            "model": client.net.trainable.clone(),
-            "ids": client.memo["ids"],
-            "weights": client.memo["weights"],
-        }
+        chosen = {"ids": client.memo["ids"], "weights": client.memo["weights"]}
+        return super().upload(client) | chosen
 
     def aggregate(self, server: ServerState, uploads: Iterator[Upload]) -> ServerState:
         models, has_sent = list(server["models"]), server["has_sent"].clone()

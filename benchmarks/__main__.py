@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -99,9 +100,7 @@ def measure_ratios(out: Path, workers: int, repeat: int, only: str) -> None:
 def measure_scale(out: Path, workers: int, repeat: int, only: str) -> None:
     algos = [algo for algo in scale.ALGORITHMS if only in algo]
 
-    def told(row: scale.ScaleRow) -> None:
-        click.echo(f"{row.algo}, {row.clients} clients: {row.seconds:.2f} s a round", err=True)
-
+    told = partial(click.echo, err=True)
     rows = scale.measure(algos, scale.CLIENTS, scale.SAMPLES, workers, repeat, told)
     first = {row.algo: row.seconds for row in reversed(rows)}
     lines = table(

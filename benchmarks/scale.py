@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from pathlib import Path
 from benchmarks.laps import contest, in_turns
 from benchmarks.workloads import CIFAR, Workload
 from pfl_bench.provenance import peak_memory
+from pfl_bench.simulator import Simulator
 
 CLIENTS = (20, 100, 500, 2000)
 ALGORITHMS = ("fedavg", "fedcp", "fedper", "fedrep", "ditto", "pfedme", "fedamp", "fedfomo")
@@ -35,11 +37,36 @@ def _build(workload: Workload, workers: int) -> Callable[[], dict[str, float]]:
 
     def lap() -> dict[str, float]:
         next(rounds)
-        tensors = {t.data_ptr(): t for t in simulator.snapshot.tensors().values()}
-        kept = sum(t.numel() * t.element_size() for t in tensors.values())
-        return {"memory": (peak_memory() or 0) / 1e6, "kept": kept / 1e6}
+        return {"memory": (peak_memory() or 0) / 1e6, "kept": kept_bytes(simulator) / 1e6}
 
     return lap
+
+
+def kept_bytes(simulator: Simulator) -> int:
+    """The memory of the state between two rounds; what client and server share counts once."""
+    tensors = simulator.snapshot.tensors().values()
+    storages = {t.untyped_storage().data_ptr(): t.untyped_storage() for t in tensors}
+    return sum(storage.nbytes() for storage in storages.values())
+
+
+def needed_gigabytes(algo: str, clients: int) -> float:
+    """For a round: the state before it and the state after it, extrapolated from a few clients."""
+
+    def kept(few: int) -> int:
+        simulator = Workload(algo, CIFAR, 100 * few, clients=few).simulator(workers=1)
+        next(simulator.rounds())
+        return kept_bytes(simulator)
+
+    return 2 * (kept(8) - kept(4)) / 4 * clients / 1e9
+
+
+def available_gigabytes() -> float:
+    """What Linux can still give; elsewhere taken to be enough."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return math.inf
+    return next(float(line.split()[1]) for line in lines if line.startswith("MemAvailable")) / 1e6
 
 
 def measure(
@@ -48,24 +75,32 @@ def measure(
     samples: int,
     workers: int,
     repeats: int,
-    told: Callable[[ScaleRow], None],
+    told: Callable[[str], None],
 ) -> list[ScaleRow]:
     """One process per cell, so that its peak is its own; the first round does not count.
 
-    For one method the numbers of clients take turns, since what is wanted is their ratio.
+    For one method the numbers of clients take turns, since what is wanted is their ratio; hence
+    all must fit into memory together, and the largest are left out if they do not.
     """
     rows = []
     for algo in algos:
-        builders = {
-            n: partial(_build, Workload(algo, CIFAR, samples, clients=n), workers) for n in clients
-        }
+        builders = {}
+        free = 0.9 * available_gigabytes()
+        for n in sorted(clients):
+            needed = needed_gigabytes(algo, n)
+            free -= needed
+            if free < 0:
+                told(f"{algo}, {n} clients: left out, it needs {needed:.1f} GB")
+                continue
+            workload = Workload(algo, CIFAR, samples, clients=n)
+            builders[n] = partial(_build, workload, workers)
         with contest(builders) as contestants:
             laps = in_turns(contestants, repeats)
-        for n in clients:
+        for n in builders:
             last = laps[n][-1].answer
             seconds = statistics.median(lap.seconds for lap in laps[n])
             rows.append(ScaleRow(algo, n, seconds, last["memory"], last["kept"]))
-            told(rows[-1])
+            told(f"{algo}, {n} clients: {seconds:.2f} s a round")
     return rows
 
 

@@ -162,6 +162,28 @@ class PersonalModelBeside(Algorithm):
         return head(extractor(x))
 
 
+class PersonalModelSent(Algorithm):
+    """A base for methods whose clients keep a whole personal model and send it to the server.
+
+    Nothing received is loaded. One tensor serves client and server, which both keep it.
+    """
+
+    personal = ("extractor", "head")
+
+    def local_update(self, client: Client, received: Message) -> Message:
+        self.load(client, received)
+        self.train(client, received)
+        message = self.upload(client)
+        client.state.update(client.net.split(message["model"]))
+        return message
+
+    def load(self, client: Client, received: Message) -> None:
+        client.net.load(client.state)
+
+    def upload(self, client: Client) -> Message:
+        return {"model": client.net.trainable.clone()}
+
+
 @torch.no_grad()
 def weighted_mean(uploads: Iterator[Upload]) -> Message:
     """The average of the uploads by training samples, summed in the order of the clients."""

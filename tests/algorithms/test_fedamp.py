@@ -222,3 +222,12 @@ def test_the_scored_model_is_the_clients_own_after_local_training() -> None:
 def test_a_value_outside_the_allowed_range_is_refused_by_name(name: str, value: float) -> None:
     with pytest.raises(UserError, match=name):
         toy_config("fedamp", {name: value})
+
+
+@pytest.mark.parametrize("algo", ["fedamp", "fedfomo"])
+def test_client_and_server_keep_one_copy_of_a_personal_model(algo: str) -> None:
+    simulator = toy_simulator(toy_config(algo))
+    next(simulator.rounds())
+    model = simulator.snapshot.server["models"][1].untyped_storage().data_ptr()
+    for kept in simulator.snapshot.clients[1].values():
+        assert kept.untyped_storage().data_ptr() == model
