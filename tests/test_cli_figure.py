@@ -170,6 +170,7 @@ def test_a_misspelt_figure_is_told_the_nearest() -> None:
         (("curves", "--algos", ","), "--algos cannot be ','"),
         (("curves", "--set", "muu=1"), "unknown hyper-parameter of fedavg, fedper, fedcp 'muu'"),
         (("curves", "--seeds", "0"), "seeds cannot be '0'"),
+        (("curves", "--paper"), "--paper says nothing about a stand-in"),
         (("policy", "--algo", "fedavg"), "'fedavg' does not record; allowed: fedcp"),
         (("policy", "--client", "2"), "client cannot be 2; allowed: 0 to 1"),
         (("gradcam", "--algo", "fedper"), "compares the global and the personalized head"),

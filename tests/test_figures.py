@@ -197,6 +197,9 @@ FIGURES: dict[str, Callable[[], Figure]] = {
     "curves": lambda: curves.draw(several(3), "iterations", "quick"),
     "curves of 13": lambda: curves.draw(several(13), "iterations", "quick"),
     "curves over bytes": lambda: curves.draw(several(13), "bytes", "quick"),
+    "curves below the paper": lambda: curves.draw(
+        several(3), "iterations", "quick", paper={"Per-FedAvg 0": 80.0, "Per-FedAvg 2": 81.5}
+    ),
     "clients": lambda: clients.draw(several(13), "quick"),
     "500 clients": lambda: clients.draw(several(3, 500, 2), "quick"),
     "convergence": lambda: convergence.draw(recorded(4), "quick"),
@@ -256,13 +259,23 @@ def test_a_stand_in_a_diverged_seed_and_the_iterations_are_in_the_caption() -> N
     assert "Per-FedAvg 2: 1 of 3 seeds diverged (the loss of client 3 is nan)." in caption
 
 
-@pytest.mark.parametrize("name", ["curves of 13", "curves over bytes"])
-def test_names_of_lines_neither_cover_the_panel_nor_each_other(name: str) -> None:
+def test_the_papers_figures_are_named_beside_those_who_have_one() -> None:
+    figure, shown = render("curves below the paper")
+    assert {"paper 80.00", "paper 81.50"} <= {text.get_text() for text in shown}
+    assert "Dashed: the paper’s figure." in " ".join(figure.get_suptitle().split())
+    assert "Dashed" not in render("curves")[0].get_suptitle()
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [("curves of 13", 13), ("curves over bytes", 13), ("curves below the paper", 5)],
+)
+def test_names_of_lines_neither_cover_the_panel_nor_each_other(name: str, count: int) -> None:
     figure, shown = render(name)
     panel = figure.axes[0].get_window_extent()
-    names = {t: t.get_text() for t in shown if t.get_text().startswith("Per-FedAvg ")}
+    names = {t: t.get_text() for t in shown if t.get_text().startswith(("Per-FedAvg ", "paper "))}
     boxes = [Text.get_window_extent(text) for text in names]
-    assert len(boxes) == 13
+    assert len(boxes) == count
     for k, box in enumerate(boxes):
         assert not box.overlaps(panel)
         assert all(box.y0 >= o.y1 - 1 or box.y1 <= o.y0 + 1 for o in boxes[k + 1 :])

@@ -225,22 +225,28 @@ def gradcam(algo: str | None, client: int, samples: int, layer: str | None, **op
 @click.option(
     "--x", type=click.Choice(COSTS), default=COSTS[0], show_default=True, help="Accuracy over what."
 )
+@click.option("--paper", is_flag=True, help="Also the paper's accuracies, where it has them.")
 @_settings(_OF_RUN)
 @_seeds
 @_sources
 @_running
 @_output
-def curves(algos: str | None, x: str, **options: Any) -> None:
+def curves(algos: str | None, x: str, paper: bool, **options: Any) -> None:
     """Accuracy over iterations, communicated bytes or seconds, several methods, all seeds."""
     from pfl_bench.cli.figureruns import algorithms, methods
     from pfl_bench.figures import curves as drawing
+    from pfl_bench.published import published_accuracy
 
     wanted, files = _asked(options, are_averaged=True)
     names = algorithms(algos or wanted.chosen.get("algo", SOME))
+    if paper and wanted.config(names[0]).source == "standin":
+        raise UserError("--paper says nothing about a stand-in; it needs --source real")
     shown = methods(wanted, names, are_timed=x == "seconds")
+    levels = {m.title: published_accuracy(m.trials[0].config) for m in shown} if paper else {}
+    known = {title: level for title, level in levels.items() if level is not None}
     files.write(
         f"curves-{_place(wanted.config(names[0]))}-{x}",
-        lambda: drawing.draw(shown, x, wanted.profile.name, files.width or COLUMN),
+        lambda: drawing.draw(shown, x, wanted.profile.name, files.width or COLUMN, known),
     )
 
 

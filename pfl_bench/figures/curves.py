@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pfl_bench import picture
@@ -30,7 +31,14 @@ UNITS: dict[str, tuple[tuple[float, str], ...]] = {
 """By what is on the x axis: units from small to large, with the axis's name."""
 
 
-def draw(methods: Sequence[Method], x: str, profile: str, width: float = picture.COLUMN) -> Figure:
+def draw(
+    methods: Sequence[Method],
+    x: str,
+    profile: str,
+    width: float = picture.COLUMN,
+    paper: Mapping[str, float] = MappingProxyType({}),
+) -> Figure:
+    """`paper` has the accuracies of the paper by the titles of the methods, where it has one."""
     shown = drawable(methods)
     bands = [band([accuracy_over(t, x) for t in method.drawable]) for method in shown]
     unit, name = _unit(x, max(one.x[-1] for one in bands))
@@ -39,15 +47,26 @@ def draw(methods: Sequence[Method], x: str, profile: str, width: float = picture
     seeds = max(len(method.trials) for method in methods)
     rounds = max(method.rounds for method in shown)
     notes = [method.note for method in methods]
+    levels = {k: paper[m.title] for k, m in enumerate(shown) if m.title in paper}
+    if levels:
+        notes.append("Dashed: the paper\u2019s figure.")
     caption.put(figure, caption.caption(config, profile, rounds, seeds, "mean ± std"), *notes)
     for position, one in enumerate(bands):
         _line(axes, one, unit, position)
+    for position, level in levels.items():
+        style = picture.line_style(position)
+        axes.axhline(level, color=style["color"], linewidth=0.8, linestyle=(0, (4, 3)))
     axes.set_xlabel(name)
     axes.set_ylabel("test accuracy (%)")
     tidy(axes, integers=x == "iterations")
     titles = [method.title for method in shown]
     if len({one.x[-1] for one in bands}) == 1:
-        name_lines(figure, axes, [_end(one, unit, titles[k], k) for k, one in enumerate(bands)])
+        ends = [_end(one, unit, titles[k], k) for k, one in enumerate(bands)]
+        last = axes.get_xlim()[1]
+        ends += [
+            End(last, level, f"paper {level:.2f}", ends[k].color) for k, level in levels.items()
+        ]
+        name_lines(figure, axes, ends)
     else:
         _legend(figure, axes, titles, bands)
     return figure
