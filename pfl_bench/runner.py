@@ -83,7 +83,7 @@ def execute(
     with store.open(config) as writer:
         if writer.finished and serves(writer.finished, options):
             return writer.finished  # by another process, while this one waited
-        if options.fresh:
+        if options.fresh or (options.timed and not _is_timed(writer)):
             writer.discard()
         for note in writer.notes:
             watcher.on_note(note)
@@ -96,6 +96,11 @@ def serves(stored: StoredRun, options: Options) -> bool:
     """Whether a stored result answers what is asked."""
     is_timed = bool((stored.summary or {}).get("timed"))
     return not options.fresh and (is_timed or not options.timed)
+
+
+def _is_timed(writer: RunWriter) -> bool:
+    """Whether the rounds to continue from had the machine to themselves."""
+    return writer.checkpoint is not None and bool(writer.checkpoint.meta.get("timed"))
 
 
 def prepare(config: RunConfig, options: Options) -> tuple[Simulator, Partition]:
@@ -127,7 +132,7 @@ def _simulate(
     if writer.checkpoint is not None:
         simulator.resume(writer.checkpoint.round, writer.checkpoint.tensors)
     watcher.on_start(config, records)
-    saver = _Saver(simulator, writer, options.checkpoint_every, watcher)
+    saver = _Saver(simulator, writer, options, watcher)
     try:
         if not _out_of_patience(records, config.patience):
             for record in simulator.rounds():
@@ -158,11 +163,9 @@ def _simulate(
 class _Saver:
     """Decides when a checkpoint is due: by time, so that it costs little, or by rounds if told."""
 
-    def __init__(
-        self, simulator: Simulator, writer: RunWriter, every: int | None, watcher: Watcher
-    ):
-        self._simulator, self._writer, self._every = simulator, writer, every
-        self._watcher = watcher
+    def __init__(self, simulator: Simulator, writer: RunWriter, options: Options, watcher: Watcher):
+        self._simulator, self._writer, self._watcher = simulator, writer, watcher
+        self._every, self._meta = options.checkpoint_every, {"timed": options.timed}
         self._last = time.monotonic()
         self._wait = CHECKPOINT_SECONDS
         self._recorded = simulator.snapshot
@@ -190,7 +193,7 @@ class _Saver:
             return
         began = time.monotonic()
         tensors = {name: value.cpu() for name, value in snapshot.tensors().items()}
-        self._writer.save_checkpoint(snapshot.round, tensors, {})
+        self._writer.save_checkpoint(snapshot.round, tensors, self._meta)
         self._watcher.on_checkpoint(self._writer)
         self._last = time.monotonic()
         self._saved_round = snapshot.round

@@ -344,6 +344,28 @@ def saved_rounds(
     return saved
 
 
+def test_a_timed_run_continues_only_what_was_timed(folder: Path, store: Store) -> None:
+    config, timed = configured(folder), Options(folder, timed=True)
+    cut(config, store, Options(folder), 2, KeyboardInterrupt)
+    cut(config, store, timed, 3, KeyboardInterrupt)
+    log = Log()
+    ended = execute(config, store, timed, log)
+    assert log.continued_after == 3 and log.rounds == [4, 5, 6]
+    assert ended.summary is not None and ended.summary["timed"]
+
+
+def test_a_timed_run_begins_anew_where_others_had_the_machine_too(
+    folder: Path, store: Store
+) -> None:
+    config = configured(folder)
+    cut(config, store, Options(folder), 2, KeyboardInterrupt)
+    log = Log()
+    ended = execute(config, store, Options(folder, timed=True), log)
+    assert log.continued_after == 0 and log.rounds == list(range(1, ROUNDS + 1))
+    assert ended.summary is not None
+    assert ended.summary["provenance"]["resumed_after_round"] is None
+
+
 def test_checkpoints_come_about_every_ten_seconds(
     folder: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
