@@ -42,7 +42,16 @@ class Source:
     """Gives a module or a class; may raise whatever a plugin's code raises."""
 
 
-_files: dict[str, tuple[Path, type[Algorithm]]] = {}
+@dataclass(frozen=True)
+class _File:
+    """A plugin that was named by its file, as the file was when it was read."""
+
+    path: Path
+    fingerprint: str
+    kind: type[Algorithm]
+
+
+_files: dict[str, _File] = {}
 
 
 def algorithm_names() -> list[str]:
@@ -68,7 +77,7 @@ def load_plugin(path: Path) -> str:
     """
     path = user_path(path).resolve()
     name = path.stem
-    if name in _files and _files[name][0] == path:
+    if name in _files and _files[name].path == path:
         return name
     if not path.is_file():
         raise UserError(f"there is no plugin file {str(path)!r}")
@@ -79,7 +88,9 @@ def load_plugin(path: Path) -> str:
             f"the plugin {str(path)!r} bears a name that is taken: {name!r} is {taken[0].where}; "
             "rename the file"
         )
-    _files[name] = (path, _load(name, Source(f"the file {str(path)!r}", partial(_execute, path))))
+    fingerprint = _fingerprint(path)
+    kind = _load(name, Source(f"the file {str(path)!r}", partial(_execute, path)))
+    _files[name] = _File(path, fingerprint, kind)
     return name
 
 
@@ -91,8 +102,20 @@ def plugin_fingerprint(name: str) -> str | None:
     kind = load_algorithm(name)
     if kind.__module__.startswith("pfl_bench.algorithms."):
         return None
+    if name in _files:
+        return _files[name].fingerprint
     source = inspect.getsourcefile(kind)
-    return hashlib.sha256(Path(source).read_bytes()).hexdigest()[:16] if source else "no source"
+    return _fingerprint(Path(source)) if source else "no source"
+
+
+def check_plugin(name: str, fingerprint: str | None) -> None:
+    """Make sure that the algorithm here is the one that a run was configured with."""
+    present = plugin_fingerprint(name)
+    if present != fingerprint:
+        raise UserError(
+            f"the plugin {name!r} is not the one of this run: its file is {present}, and "
+            f"{fingerprint} was ordered"
+        )
 
 
 def broken_plugins() -> dict[str, str]:
@@ -138,8 +161,8 @@ def _entry_points(path: tuple[str, ...]) -> tuple[importlib.metadata.EntryPoint,
 
 
 def _from_files() -> Iterator[tuple[str, Source]]:
-    for name, (path, kind) in _files.items():
-        yield name, Source(f"the file {str(path)!r}", partial(_already_loaded, kind))
+    for name, file in _files.items():
+        yield name, Source(f"the file {str(file.path)!r}", partial(_already_loaded, file.kind))
 
 
 def _already_loaded(kind: type[Algorithm]) -> type[Algorithm]:
@@ -164,6 +187,10 @@ def _load(name: str, source: Source) -> type[Algorithm]:
     except UserError as error:
         raise UserError(f"the plugin {name!r} ({source.where}) cannot be used: {error}") from None
     return kind
+
+
+def _fingerprint(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 
 def _execute(path: Path) -> ModuleType:

@@ -30,9 +30,8 @@ import pfl_bench.datasets
 from pfl_bench.config import RunConfig
 from pfl_bench.data import Dataset
 from pfl_bench.datasets.partition import Partition
-from pfl_bench.errors import UserError
 from pfl_bench.records import RoundRecord
-from pfl_bench.registry import load_plugin, plugin_fingerprint
+from pfl_bench.registry import check_plugin, load_plugin
 from pfl_bench.runner import Options, Watcher, execute
 from pfl_bench.store import RunWriter, Store
 from pfl_bench.tablerun import Began, News, Note, Round, reason_of
@@ -209,17 +208,7 @@ def equip(config: RunConfig, plugins: Mapping[str, bytes]) -> None:
     """Make the run's algorithm known, and make sure that it is the one that was ordered."""
     for name, content in plugins.items():
         _load(name, content)
-    if config.plugin is None:
-        return
-    if config.algo in plugins:
-        present: str | None = hashlib.sha256(plugins[config.algo]).hexdigest()[:16]
-    else:
-        present = plugin_fingerprint(config.algo)
-    if present != config.plugin:
-        raise UserError(
-            f"the plugin {config.algo!r} is not the one of this run: its file is {present}, and "
-            f"{config.plugin} was ordered"
-        )
+    check_plugin(config.algo, config.plugin)
 
 
 @functools.cache

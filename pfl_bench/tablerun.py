@@ -29,7 +29,7 @@ from pfl_bench.config import RunConfig
 from pfl_bench.errors import UserError
 from pfl_bench.privacy import attacked, check_attackable
 from pfl_bench.records import RoundRecord
-from pfl_bench.registry import load_plugin
+from pfl_bench.registry import check_plugin, load_plugin
 from pfl_bench.runner import Options, Watcher, default_workers
 from pfl_bench.stopping import interrupt_once
 from pfl_bench.store import RunBusy, Store, StoredRun
@@ -363,6 +363,7 @@ def _attempt(run: PlannedRun, store: Store, options: Options, pipe: Connection) 
     """The run carried out; whatever goes wrong in it is told and does not end the worker."""
     try:
         chosen = replace(options, partition=run.partition)
+        check_plugin(run.config.algo, run.config.plugin)
         stored = execute_logged(run.config, store, chosen, _Teller(pipe))
         if run.threat is not None and stored.status == "finished":
             attacked(run.config, store, replace(chosen, fresh=False), run.threat, _Teller(pipe))

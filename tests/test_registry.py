@@ -16,7 +16,14 @@ from pfl_bench import registry
 from pfl_bench.cli import main
 from pfl_bench.errors import UserError
 from pfl_bench.experiment import configure
-from pfl_bench.registry import algorithm_names, broken_plugins, load_algorithm, load_plugin
+from pfl_bench.registry import (
+    algorithm_names,
+    broken_plugins,
+    check_plugin,
+    load_algorithm,
+    load_plugin,
+    plugin_fingerprint,
+)
 from pfl_bench.settings import load_profile
 
 GOOD = """
@@ -278,6 +285,22 @@ def test_an_edited_plugin_is_another_run(tmp_path: Path) -> None:
         keys.add(configure(load_profile("quick"), {"algo": "edited"}, {}, tmp_path).key)
     registry._files.pop("edited", None)
     assert len(keys) == 2
+
+
+def test_a_plugin_edited_after_it_was_read_stays_what_was_read(tmp_path: Path) -> None:
+    path = tmp_path / "edited.py"
+    text = "from pfl_bench.algorithm import Algorithm\n\n\nclass Edited(Algorithm):\n"
+    path.write_text(text + "    title = summary = citation = 'one'\n")
+    load_plugin(path)
+    read = plugin_fingerprint("edited")
+    path.write_text(text + "    title = summary = citation = 'another'\n")
+    assert plugin_fingerprint("edited") == read
+    check_plugin("edited", read)
+    registry._files.pop("edited")
+    load_plugin(path)
+    with pytest.raises(UserError, match=f"the plugin 'edited' is not the one .* {read} was"):
+        check_plugin("edited", read)
+    check_plugin("fedavg", None)
 
 
 def test_the_code_of_a_built_in_algorithm_is_not_part_of_a_configuration(tmp_path: Path) -> None:
