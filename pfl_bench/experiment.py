@@ -42,8 +42,11 @@ def configure(
 
     `fingerprint` tells the data's for those who read results and need not have the data."""
     chosen = checked(chosen, "this run")
+    # A misspelt model or dataset would never apply and nobody would notice.
     for model in profile.models:
-        model_spec(model)  # a misspelt one would never apply and nobody would notice
+        model_spec(model)
+    for dataset in profile.datasets:
+        data.describe(dataset, data_dir)
     partition = chosen.get("partition")
     if partition is not None:
         return _configure_pfllib(profile, chosen, hyper, _pfllib_path(partition))

@@ -122,6 +122,8 @@ def _read_profile(path: Path) -> Profile:
     )
     for block in (run, *datasets.values(), *models.values(), *tables.values()):
         checked(block, str(path))
+        if "partition" in block:
+            raise UserError(f"{str(path)!r}: a partition goes with a run, not with a profile")
     seeds = content.get("seeds", Profile.seeds)
     if not isinstance(seeds, int) or isinstance(seeds, bool) or not 1 <= seeds <= 1000:
         raise UserError(f"{str(path)!r}: seeds cannot be {shown(seeds)}; allowed: 1 to 1000")

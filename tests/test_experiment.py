@@ -182,6 +182,12 @@ def test_model_that_no_one_knows_in_a_profile_is_refused(folder: Path) -> None:
         toy(folder, profile=profile)
 
 
+def test_dataset_that_no_one_knows_in_a_profile_is_refused(folder: Path) -> None:
+    profile = Profile("mine", "", {}, {"mnits": {"rounds": 3}}, {})
+    with pytest.raises(UserError, match="unknown dataset 'mnits'; did you mean 'mnist'"):
+        configure(profile, {}, {}, folder)
+
+
 def test_mistake_is_told_before_data_is_drawn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -180,6 +180,7 @@ def test_misspelt_profile_is_answered_with_the_nearest_one() -> None:
         ("models: {cnn: 5}", "cnn must hold names and values, not 5"),
         ("run: {round: 3}", "unknown setting 'round'; did you mean 'rounds'"),
         ("models: {cnn: {lr: fast}}", "lr cannot be 'fast'"),
+        ("run: {partition: 'pfllib:/x'}", "a partition goes with a run, not with a profile"),
     ],
 )
 def test_mistake_in_a_profile_is_named(tmp_path: Path, text: str, complaint: str) -> None:
