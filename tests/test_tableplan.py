@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from pfl_bench import data
 from pfl_bench.config import RunConfig
 from pfl_bench.errors import UserError
 from pfl_bench.records import RoundRecord
@@ -240,6 +241,24 @@ def test_results_are_found_without_the_data_they_come_from(tmp_path: Path, store
     assert known_to(store)("mnist", "real", tmp_path) == "abc"
     with pytest.raises(UserError, match="Cifar10 is not prepared"):
         known_to(store)("cifar10", "real", tmp_path)
+
+
+def test_results_on_a_stand_in_drawn_elsewhere_are_found(tmp_path: Path, store: Store) -> None:
+    here = data.fingerprint("mnist", "standin", tmp_path)
+    assert known_to(store)("mnist", "standin", tmp_path) == here
+    config = _plan(tmp_path, store).cells["FedCP", "even"].configs[0]
+    config = replace(config, dataset="mnist", source="standin", data_fingerprint="theirs")
+    _keep(store, config, seconds=1.0)
+    assert known_to(store)("mnist", "standin", tmp_path) == "theirs"
+    _keep(store, replace(config, data_fingerprint=here), seconds=1.0)
+    assert known_to(store)("mnist", "standin", tmp_path) == here
+
+
+def test_table_that_no_one_knows_in_a_profile_is_refused(tmp_path: Path, store: Store) -> None:
+    profile = Profile("mine", "", {}, {}, {}, tables={"mian": {"rounds": 3}})
+    spec = load_table("main")
+    with pytest.raises(UserError, match="profile mine: unknown table 'mian'; did you mean 'main'"):
+        plan_table(spec, profile, 1, store, tmp_path)
 
 
 # --- time -----------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from pfl_bench import paths
+from pfl_bench import data, paths
 from pfl_bench.cli.display import watch
 from pfl_bench.cli.run import gather, number_of_seeds
 from pfl_bench.config import RunConfig
@@ -151,6 +151,9 @@ def stored(config: RunConfig, store: Store) -> StoredRun | None:
 
 
 def _run(config: RunConfig, wanted: Wanted) -> StoredRun:
+    if config.source == "standin":  # of the stored results' data, which others may have drawn
+        here = data.fingerprint(config.dataset, config.source, wanted.data_dir)
+        config = replace(config, data_fingerprint=here)
     with watch(config, wanted.quiet) as watcher:
         return execute(config, wanted.store, wanted.options, watcher)
 
