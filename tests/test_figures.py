@@ -259,6 +259,15 @@ def test_a_stand_in_a_diverged_seed_and_the_iterations_are_in_the_caption() -> N
     assert "Per-FedAvg 2: 1 of 3 seeds diverged (the loss of client 3 is nan)." in caption
 
 
+def test_times_that_cannot_be_compared_are_said_to_be_so() -> None:
+    def caption(is_timed: bool) -> str:
+        runs = tuple(replace(trial([[1], [2]]), is_timed=is_timed) for _ in range(2))
+        return " ".join(curves.draw([Method("A", runs)], "seconds", "quick").get_suptitle().split())
+
+    assert "shared the machine" in caption(False)
+    assert "shared the machine" not in caption(True)
+
+
 def test_the_papers_figures_are_named_beside_those_who_have_one() -> None:
     figure, shown = render("curves below the paper")
     assert {"paper 80.00", "paper 81.50"} <= {text.get_text() for text in shown}

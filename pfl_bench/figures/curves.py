@@ -47,6 +47,8 @@ def draw(
     seeds = max(len(method.trials) for method in methods)
     rounds = max(method.rounds for method in shown)
     notes = [method.note for method in methods]
+    if x == "seconds" and not all(t.is_timed for method in shown for t in method.trials):
+        notes.append("Some runs may have shared the machine.")
     levels = {k: paper[m.title] for k, m in enumerate(shown) if m.title in paper}
     if levels:
         notes.append("Dashed: the paper\u2019s figure.")

@@ -24,11 +24,14 @@ class Trial:
     status: str
     reason: str | None
     records: list[RoundRecord]
+    is_timed: bool = False
+    """It had the machine to itself, so that its times can be compared."""
 
     @classmethod
     def of(cls, run: StoredRun) -> Trial:
-        reason = (run.summary or {}).get("reason")
-        return cls(RunConfig.from_dict(run.config), run.status, reason, run.records())
+        summary, config = run.summary or {}, RunConfig.from_dict(run.config)
+        is_timed = bool(summary.get("timed"))
+        return cls(config, run.status, summary.get("reason"), run.records(), is_timed)
 
     @property
     def scored(self) -> list[RoundRecord]:
