@@ -25,10 +25,6 @@ from pfl_bench.tablespec import load_table
 
 ROUNDS, SEEDS = 2000, 5
 ANCHOR = ("tinyimagenet", "resnet18")
-SAMPLES = {
-    "mnist": 70_000, "cifar10": 60_000, "cifar100": 60_000, "tinyimagenet": 110_000,
-    "agnews": 127_600,
-}  # fmt: skip
 
 
 def main() -> None:
@@ -67,9 +63,16 @@ def minutes_per_round(store: Store) -> dict[tuple[str, str], float]:
         algo, dataset = cell.chosen["algo"], cell.chosen["dataset"]
         model = cell.chosen.get("model") or data.specs()[dataset].model
         ratio = measured[algo, dataset, model] / measured[algo, *ANCHOR]
-        size = SAMPLES[dataset] / SAMPLES[ANCHOR[0]]
+        size = whole(dataset) / whole(ANCHOR[0])
         minutes[row, column] = paper.get(algo, paper["fedavg"]) * ratio * size
     return minutes
+
+
+def whole(dataset: str) -> int:
+    """All samples of a dataset."""
+    samples = data.specs()[dataset].samples
+    assert samples is not None
+    return samples
 
 
 def published_minutes() -> dict[str, float]:
