@@ -97,16 +97,16 @@ def squared_distances(models: list[Tensor], spread: Spread = map) -> Tensor:
         rows -= rows.mean(0)
         return rows @ rows.T
 
-    gram = torch.zeros(len(models), len(models), dtype=torch.float64, device=models[0].device)
+    gram = torch.zeros(len(models), len(models), dtype=torch.float64)
     for part in spread(gram_of, _chunks(models)):
-        gram += part
+        gram += part.cpu()  # not every device has double precision
     norms = gram.diagonal()
     return (norms[:, None] + norms[None, :] - 2 * gram).clamp_min(0)
 
 
 def mix(xi: Tensor, models: list[Tensor], spread: Spread = map) -> Tensor:
     """All mixtures u_i, a row each."""
-    weights = xi.to(models[0].dtype)
+    weights = xi.to(models[0])
     mixtures = torch.empty(len(models), len(models[0]), device=models[0].device)
 
     def fill(chunk: slice) -> None:

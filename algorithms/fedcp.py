@@ -198,7 +198,7 @@ class FedCP(Algorithm):
         if series == "pir":
             return float(s.mean())
         points = torch.tensor(QUANTILES, dtype=torch.float64)
-        return torch.quantile(s.flatten().double().cpu(), points).tolist()
+        return torch.quantile(s.flatten().cpu().double(), points).tolist()
 
 
 def _present(**parts: bool) -> tuple[str, ...]:

@@ -6,7 +6,6 @@ the algorithm declared.
 
 from __future__ import annotations
 
-import math
 from collections import UserDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -138,8 +137,9 @@ class Client:
         self._steps += 1
 
     @property
-    def train_loss(self) -> float:
-        return self._loss_sum.item() / self._steps if self._steps else math.nan
+    def train_loss(self) -> float | None:
+        """The mean of what was reported; None if nothing was."""
+        return self._loss_sum.item() / self._steps if self._steps else None
 
     @torch.no_grad()
     def collect(

@@ -191,7 +191,9 @@ class AlgorithmConformance:
 
     def test_training_loss_goes_down(self, algo: str) -> None:
         first, *_, last = toy_run(self._config(algo, rounds=6))
-        assert first.train_loss is not None and last.train_loss is not None
+        assert first.train_loss is not None and last.train_loss is not None, (
+            "local training reports no loss: use client.train or client.report"
+        )
         assert last.train_loss < first.train_loss, f"from {first.train_loss} to {last.train_loss}"
 
     # --- what the plugin says of itself -------------------------------------------------------

@@ -125,7 +125,7 @@ def _shaped(net: Network, parts: Sequence[str], values: Mapping[str, Tensor]) ->
 def guess(simulator: Simulator, seed: int) -> ClientState:
     """What a client keeps, as the server guesses it: a fresh initialisation of its own."""
     with _INITIALISING:
-        net = cast(Network, seeded(seed, lambda: build_network(simulator.algorithm)))
+        net = seeded(seed, lambda: build_network(simulator.algorithm))
     net = net.to(simulator.device)
     start = Start(net.copy(net.parts), net.trainable.clone())
     return ClientState(simulator.algorithm.client_state(start), {})

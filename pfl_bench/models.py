@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +16,8 @@ from torch import Tensor, nn
 from pfl_bench import seeds
 from pfl_bench.errors import UserError, unknown
 from pfl_bench.layers import WideLinear, WordMean
+
+T = TypeVar("T")
 
 TEXT_LENGTH = 200
 """Positions of a text; shorter ones are padded."""
@@ -158,7 +161,7 @@ def build_model(name: str, inputs: Inputs) -> Model:
     return model_spec(name).build(inputs)
 
 
-def seeded(seed: int, build: Callable[[], nn.Module | object]) -> object:
+def seeded(seed: int, build: Callable[[], T]) -> T:
     """Run `build` under torch's own initialisers with `seed`, leaving the global state as it was.
 
     Layers draw their initial values from torch's global generator and nothing else can be passed

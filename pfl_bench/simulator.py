@@ -13,7 +13,7 @@ import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -30,13 +30,14 @@ from pfl_bench.models import Inputs, build_model, check_fit, seeded, useful_work
 from pfl_bench.network import Network
 from pfl_bench.records import RoundRecord
 from pfl_bench.registry import load_algorithm
-from pfl_bench.snapshot import Snapshot
+from pfl_bench.snapshot import Snapshot, check_names
 from pfl_bench.stopwatch import RoundWatch
 from pfl_bench.tally import CONVERGENCE, Tally, Trained
 
 T = TypeVar("T")
 
-IN_FLIGHT = 32
+GROUP = 32
+IN_FLIGHT = 2 * GROUP
 """How many clients' uploads may wait for their turn: bounds memory, whatever the client count."""
 
 
@@ -83,12 +84,29 @@ class Simulator:
     @property
     def impossible(self) -> str | None:
         """The reason why this run cannot take place, if there is one."""
-        return self.algorithm.impossible()
+        return self.algorithm.impossible() or self._single_sample()
+
+    def _single_sample(self) -> str | None:
+        """Batch norm has nothing to normalise over where a batch leaves it one value a channel."""
+        sizes = self.task.train_sizes
+        if min(self.config.batch_size, *sizes) > 1:
+            return None
+        model = seeded(self.config.seed, self.task.build_model)
+        first = torch.zeros(1, dtype=torch.int64, device=self.device)
+        try:
+            model.extractor.to(self.device)(self.shards[0].pool.inputs(first))
+        except ValueError:
+            one = "batches have" if self.config.batch_size == 1 else f"client {sizes.index(1)} has"
+            return f"batch norm in {self.config.model} needs two samples at a time and {one} one"
+        return None
 
     def prepare(self) -> None:
         """Build the workspaces and the state before the first round."""
         # One thread per operation, always: how a sum is split over threads changes its last bits.
         torch.set_num_threads(1)
+        if self.device.type == "cuda":
+            torch.backends.cudnn.deterministic = True
+            torch.backends.cudnn.allow_tf32 = False
         nets = [self._build_network() for _ in range(self.workers)]
         self._workspaces: queue.SimpleQueue[Network] = queue.SimpleQueue()
         for net in nets:
@@ -98,7 +116,9 @@ class Simulator:
         self._fresh_stats = nets[0].stats.clone()
         self._averaged_stats = nets[0].statistics_mask(self._averaged_parts(nets[0]))
         average = self._fresh_stats[self._averaged_stats] if self._averaged_stats.any() else None
-        self.snapshot = Snapshot(0, self.algorithm.server_state(start), {}, {}, average)
+        server = self.algorithm.server_state(start)
+        check_names(self._fresh_state, server)
+        self.snapshot = Snapshot(0, server, {}, {}, average)
 
     def _averaged_parts(self, net: Network) -> list[str]:
         """The parts whose batch-norm statistics are sent and averaged like their parameters."""
@@ -228,7 +248,7 @@ class Simulator:
     # --- workspaces ---------------------------------------------------------------------------
 
     def _build_network(self) -> Network:
-        net = cast(Network, seeded(self.config.seed, lambda: build_network(self.algorithm)))
+        net = seeded(self.config.seed, lambda: build_network(self.algorithm))
         return net.to(self.device)
 
     @contextlib.contextmanager
@@ -272,7 +292,7 @@ def in_order(
 ) -> Iterator[T]:
     """Run `job` for every index in parallel; yield the results in the order of `indices`.
 
-    Works through groups of IN_FLIGHT, the next group already queued while one is consumed. Within
+    Works through groups, the next group already queued while one is consumed. Within
     a group the costliest go first, so that no worker is left with a long job at the end.
     """
 
@@ -280,7 +300,7 @@ def in_order(
         futures = {i: pool.submit(job, i) for i in sorted(group, key=cost, reverse=True)}
         return [futures[i] for i in group]
 
-    groups = [indices[k : k + IN_FLIGHT] for k in range(0, len(indices), IN_FLIGHT)]
+    groups = [indices[k : k + GROUP] for k in range(0, len(indices), GROUP)]
     waiting: list[Future[T]] = submit(groups[0]) if groups else []
     for following in [*groups[1:], ()]:
         current, waiting = waiting, submit(following)

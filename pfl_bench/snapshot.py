@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from pfl_bench.algorithm import ServerState
+
+
+def check_names(*states: Mapping[str, Any]) -> None:
+    """Refuse what a checkpoint could not tell apart."""
+    for name in (name for state in states for name in state):
+        if not name or "/" in name:
+            raise ValueError(f"a state cannot be called {name!r}: a name has letters and no slash")
 
 
 @dataclass(frozen=True)
@@ -51,8 +60,10 @@ class Snapshot:
                     snapshot.clients.setdefault(int(index), {})[key] = value
                 case ["stats", index]:
                     snapshot.stats[int(index)] = value
-                case _:
+                case ["server_stats"]:
                     server_stats = value
+                case _:
+                    raise ValueError(f"{name!r} is no name in a checkpoint")
         for key, values in lists.items():
             snapshot.server[key] = [values[i] for i in range(len(values))]
         return cls(round, snapshot.server, snapshot.clients, snapshot.stats, server_stats)

@@ -32,7 +32,7 @@ class Trained:
     sent_stats: Tensor | None
     """Those that are averaged; as many came down with the message."""
     received: Message
-    train_loss: float
+    train_loss: float | None
     score: Score | None
     convergence: dict[str, tuple[float, Score]] | None
 
@@ -52,7 +52,7 @@ class Trained:
 
     @property
     def defect(self) -> str | None:
-        if not math.isfinite(self.train_loss):
+        if self.train_loss is not None and not math.isfinite(self.train_loss):
             return f"the training loss of client {self.upload.client} is {self.train_loss}"
         if not all(map(_is_finite, self.sent.values())):
             return f"the upload of client {self.upload.client} holds values that are not finite"
@@ -68,7 +68,7 @@ class Tally:
         self.stats = dict(before.stats)
         self.scores: dict[int, Score] = {}
         self.defect: str | None = None
-        self.train_loss = 0.0
+        self.train_loss: float | None = None
         self.bytes_up = self.bytes_down = self.parameters_up = self.parameters_down = 0
         self._mean_stats: Tensor | None = None
         self._convergence: list[tuple[float, dict[str, tuple[float, Score]]]] = []
@@ -84,7 +84,8 @@ class Tally:
         self.bytes_down += _bytes(one.got)
         self.parameters_up += _parameters(one.sent)
         self.parameters_down += _parameters(one.got)
-        self.train_loss += weight * one.train_loss
+        if one.train_loss is not None:
+            self.train_loss = (self.train_loss or 0.0) + weight * one.train_loss
         self.defect = self.defect or one.defect
         if one.state:
             self.clients[index] = one.state

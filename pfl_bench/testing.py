@@ -7,7 +7,7 @@ For tests in this project and in plugins. What every algorithm must hold on them
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,7 +20,6 @@ from pfl_bench.datasets.partition import Partition, make_partition
 from pfl_bench.federation import Pool, Shard
 from pfl_bench.hyper import as_dict, resolve
 from pfl_bench.models import Inputs, build_model, seeded
-from pfl_bench.network import Network
 from pfl_bench.records import RoundRecord
 from pfl_bench.registry import load_algorithm
 from pfl_bench.simulator import Simulator
@@ -126,7 +125,7 @@ def toy_client(
     config = algorithm.task.config
     dataset = dataset or toy_dataset()
     partition = toy_partition(config, dataset)
-    net = cast(Network, seeded(config.seed, lambda: build_network(algorithm)))
+    net = seeded(config.seed, lambda: build_network(algorithm))
     start = Start(net.copy(net.parts), net.trainable.clone())
     pool = Pool(dataset.x, dataset.y, torch.device("cpu"))
     shard = Shard(pool, partition.train[index], partition.test[index], dataset.classes)

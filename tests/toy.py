@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 
-def colour_dataset() -> Dataset:
+def colour_dataset(side: int = 16) -> Dataset:
     """The toy images in three channels, for ResNet-18."""
-    grey = toy_dataset(samples=24)
+    grey = toy_dataset(samples=24, side=side)
     return dataclasses.replace(grey, x=np.repeat(grey.x, 3, axis=3))
