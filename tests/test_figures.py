@@ -271,8 +271,8 @@ def test_times_that_cannot_be_compared_are_said_to_be_so() -> None:
 def test_the_papers_figures_are_named_beside_those_who_have_one() -> None:
     figure, shown = render("curves below the paper")
     assert {"paper 80.00", "paper 81.50"} <= {text.get_text() for text in shown}
-    assert "Dashed: the paper’s figure." in " ".join(figure.get_suptitle().split())
-    assert "Dashed" not in render("curves")[0].get_suptitle()
+    assert "Horizontal lines: the paper’s figures." in " ".join(figure.get_suptitle().split())
+    assert "Horizontal" not in render("curves")[0].get_suptitle()
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ def draw(
         notes.append("Some runs may have shared the machine.")
     levels = {k: paper[m.title] for k, m in enumerate(shown) if m.title in paper}
     if levels:
-        notes.append("Dashed: the paper\u2019s figure.")
+        notes.append("Horizontal lines: the paper\u2019s figures.")
     caption.put(figure, caption.caption(config, profile, rounds, seeds, "mean ± std"), *notes)
     for position, one in enumerate(bands):
         _line(axes, one, unit, position)
