@@ -206,6 +206,13 @@ def test_file_may_choose_profile_and_number_of_seeds(bench: Bench, tmp_path: Pat
     assert "over 2 seeds" in output
 
 
+def test_an_empty_profile_or_number_of_seeds_in_a_file_says_nothing(
+    bench: Bench, tmp_path: Path
+) -> None:
+    output = bench.succeed("--config", write(tmp_path, "profile:\nseeds:\n")).stdout
+    assert "[quick profile]" in output and "seeds:" not in output
+
+
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
