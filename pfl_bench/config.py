@@ -69,6 +69,11 @@ class RunConfig:
         return label if self.sampled_from is None else f"{label} {self.clients}|{self.sampled_from}"
 
     @property
+    def percent(self) -> str:
+        """The share of the data that is used: 40, 0.4."""
+        return f"{100 * self.fraction:g}"
+
+    @property
     def slug(self) -> str:
         """A readable name for a folder; the key beside it makes it unique."""
         beta = "" if self.beta is None else f"{self.beta:g}"

@@ -16,8 +16,10 @@ from pfl_bench import paths
 from pfl_bench.cli.display import watch
 from pfl_bench.cli.run import gather
 from pfl_bench.config import RunConfig
+from pfl_bench.data import Dataset
+from pfl_bench.datasets.partition import Partition
 from pfl_bench.errors import UserError, unknown
-from pfl_bench.experiment import Fingerprint, configure
+from pfl_bench.experiment import Fingerprint, configure, load_data
 from pfl_bench.figures.methods import Method, Trial
 from pfl_bench.hyper import knobs
 from pfl_bench.registry import algorithm_names, load_algorithm, load_plugin
@@ -93,6 +95,12 @@ def read(
     )
     store = Store(paths.results_dir(results_folder))
     return Wanted(asked.profile, asked.chosen, asked.hyper, number, options, store, quiet)
+
+
+def dealt(wanted: Wanted) -> tuple[RunConfig, Dataset, Partition]:
+    """A run of any method, its data, and who holds which sample: the methods share them."""
+    config = wanted.config("fedavg")
+    return config, *load_data(config, wanted.data_dir, wanted.options.partition)
 
 
 def algorithms(text: str) -> list[str]:
