@@ -6,6 +6,7 @@ formats say the same.
 
 from __future__ import annotations
 
+import shlex
 import statistics
 import string
 from collections.abc import Iterable, Mapping
@@ -227,13 +228,10 @@ def facts(plan: TablePlan) -> dict[str, str]:
 
 def command(plan: TablePlan) -> str:
     """The command that makes this table."""
-    from pfl_bench.settings import load_profile, profile_names
-
-    spec, name = plan.spec, plan.profile.name
-    is_builtin = name in profile_names()
-    profile = name if is_builtin else f"{name}.yaml"
-    made = f"pfl-bench table {spec.arguments or spec.name} --profile {profile} --seeds {plan.seeds}"
-    if is_builtin and load_profile(name).run.get("source") != "real" and _on_real_data(plan):
+    spec, profile = plan.spec, plan.profile
+    chosen = shlex.quote(profile.argument or profile.name)
+    made = f"pfl-bench table {spec.arguments or spec.name} --profile {chosen} --seeds {plan.seeds}"
+    if profile.run.get("source") != "real" and _on_real_data(plan):
         return f"{made} --data-dir DIR"
     return made
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 from commands import started, wait_until
+from smalltables import loaded_plugins
 
 from pfl_bench.cli import Commands
 from pfl_bench.cli.table import table
@@ -122,6 +123,19 @@ def test_rendering_only_shows_what_is_stored_and_never_trains() -> None:
     assert result.exit_code == 0
     assert "50.00 ± 14.14" in result.output
     assert len(list(store.all())) == 2
+
+
+def test_the_command_under_a_table_names_profile_and_plugins_as_they_were_typed() -> None:
+    Path("my files").mkdir()
+    Path("my files/tiny.yml").write_text(PROFILE)
+    with loaded_plugins(Path("my files"), {"twin": "pass"}):
+        files = ("--profile", "my files/tiny.yml", "--plugin", "my files/twin.py")
+        result = _call("mine.yaml", "--seeds", "1", "--render-only", *files)
+    expected = (
+        "pfl-bench table mine.yaml --plugin 'my files/twin.py' --profile 'my files/tiny.yml' "
+        "--seeds 1"
+    )
+    assert f"Command: {expected}" in " ".join(result.output.split())
 
 
 def test_rows_and_columns_restrict_the_table() -> None:
