@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pfl_bench import overhead
-from pfl_bench.agreement import Agreement, agreement, figures, is_standin, settled_mean
+from pfl_bench.agreement import Agreement, agreement, is_standin
 from pfl_bench.measures import MEASURES, Measure, attack_figures, mismatches
 
 if TYPE_CHECKING:
@@ -142,12 +142,12 @@ class _Marks:
 
 
 def _entry(cell: CellPlan, ranks: Ranks | None, is_best: bool, marks: _Marks) -> Entry:
-    values = list(figures(cell).values())
+    values = list(cell.figures.values())
     told = cell.status in ("skipped", "diverged") and cell.reason
     return Entry(
         measure=MEASURES[cell.cell.measure],
         status=cell.status,
-        mean=settled_mean(cell),
+        mean=cell.mean,
         std=_spread(cell, values),
         seeds=len(values),
         wanted=len(cell.configs),
@@ -174,7 +174,7 @@ def _competition(plan: TablePlan) -> tuple[dict[Place, Ranks], set[Place]]:
     for cells in plan.spec.lines().values():
         sign = -1 if MEASURES[cells[0].measure].lower_is_better else 1
         plans = {(cell.row, cell.column): plan.cells[cell.row, cell.column] for cell in cells}
-        means = {place: settled_mean(cell) for place, cell in plans.items()}
+        means = {place: cell.mean for place, cell in plans.items()}
         ours = {place: sign * mean for place, mean in means.items() if mean is not None}
         if len(set(ours.values())) > 1:
             best |= {place for place, mean in ours.items() if mean == max(ours.values())}

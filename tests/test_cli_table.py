@@ -230,7 +230,7 @@ def test_a_table_is_run_rendered_and_written_and_then_taken_from_the_store() -> 
     assert {"mine.md", "mine.tex", "mine.csv"} <= {path.name for path in Path("made").iterdir()}
     again = _mine()
     assert "seed 0" not in again.stderr
-    assert _plan().complete
+    assert not _plan().missing()
 
 
 def test_runs_that_failed_are_named_at_the_end_with_exit_code_1(
@@ -286,7 +286,7 @@ def test_killed_half_way_and_called_again_the_results_are_whole_and_the_same(fol
     with _started() as process:
         wait_until(_has_begun)
         os.killpg(process.pid, signal.SIGKILL)
-    assert not _plan().complete
+    assert _plan().missing()
     assert _mine().exit_code == 0
     assert _is_same(_records(Store(Path("results"))), expected)
 
