@@ -14,6 +14,9 @@ from dataclasses import MISSING, asdict, dataclass, fields
 from functools import cached_property
 from typing import Any
 
+SOURCE_LABELS = {"standin": " (stand-in)", "pfllib": " (PFLlib)"}
+"""What stands after the name of a dataset that is not the published one as it is."""
+
 
 @dataclass(frozen=True)
 class RunConfig:

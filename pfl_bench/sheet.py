@@ -246,11 +246,9 @@ def _data(config: RunConfig) -> str:
     from pfl_bench import data
     from pfl_bench.models import MODELS
 
-    spec = data.specs().get(config.dataset)
-    title = spec.title if spec else config.dataset
-    kind = {"standin": " (stand-in)", "pfllib": " (PFLlib partition)"}.get(config.source, "")
-    share = "all of it" if config.fraction == 1 else f"{100 * config.fraction:g} % of it"
-    return f"{title}{kind}, {share}, {MODELS[config.model].title}, {config.rounds} rounds"
+    title = data.title(config.dataset, config.source)
+    share = "all of it" if config.fraction == 1 else f"{config.percent} % of it"
+    return f"{title}, {share}, {MODELS[config.model].title}, {config.rounds} rounds"
 
 
 def _legend(plan: TablePlan, standin: bool) -> str:

@@ -229,6 +229,13 @@ def test_an_own_profile_of_stand_ins_needs_the_folder_of_real_data_too() -> None
     assert command(dataclasses.replace(plan, profile=real)).endswith("--seeds 2")
 
 
+@pytest.mark.parametrize(
+    ("source", "told"), [("standin", "toy (stand-in), "), ("pfllib", "toy (PFLlib), ")]
+)
+def test_data_are_called_what_they_are_called_everywhere(source: str, told: str) -> None:
+    assert facts(_plan(source))["Data"].startswith(f"{told}all of it, ")
+
+
 def test_versions_are_told_of_all_runs() -> None:
     config = toy_config()
     old = stored(config, 1.0, provenance={"torch": "2.4.0", "finished": "2023-01-01T00:00:00"})
