@@ -61,26 +61,6 @@ class Agreement:
         return len(self.our_winners) == 1 and self.our_winners == self.paper_winners
 
 
-def figures(cell: CellPlan) -> dict[int, float]:
-    """What the cell measures, by seed, of the runs that are finished."""
-    measure = MEASURES[cell.cell.measure]
-    found = {
-        config.seed: measure.of(run)
-        for config, run in zip(cell.configs, cell.runs, strict=True)
-        if run is not None and run.status == "finished"
-    }
-    return {seed: value for seed, value in found.items() if value is not None}
-
-
-def settled_mean(cell: CellPlan) -> float | None:
-    """The mean over seeds, of a cell that has a figure to compete with: a run that diverged or
-    cannot take place has none, whatever its other seeds gave."""
-    if cell.status in ("diverged", "skipped"):
-        return None
-    values = figures(cell)
-    return statistics.fmean(values.values()) if values else None
-
-
 def is_standin(cell: CellPlan) -> bool:
     return any(config.source == "standin" for config in cell.configs)
 
@@ -94,7 +74,7 @@ def agreement(plan: TablePlan) -> list[Agreement]:
 def _of_line(plan: TablePlan, line: str, cells: Sequence[Cell]) -> Agreement:
     lower = MEASURES[cells[0].measure].lower_is_better
     plans = {plan.spec.competitor(cell): plan.cells[cell.row, cell.column] for cell in cells}
-    means = {name: settled_mean(cell) for name, cell in plans.items()}
+    means = {name: cell.mean for name, cell in plans.items()}
     ours = {name: mean for name, mean in means.items() if mean is not None}
     paper = {
         name: cell.cell.published.mean
@@ -183,7 +163,7 @@ def _against_best(
     if method is None or method not in ours or not others:
         return None
     rival = (min if lower_is_better else max)(others, key=others.__getitem__)
-    a, b = figures(plans[method]), figures(plans[rival])
+    a, b = plans[method].figures, plans[rival].figures
     differences = [a[seed] - b[seed] for seed in sorted(a.keys() & b.keys())]
     if not differences:
         return None

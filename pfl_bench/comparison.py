@@ -16,6 +16,7 @@ from pfl_bench.records import RoundRecord, summarise
 from pfl_bench.store import StoredRun
 
 BARS = "▁▂▃▄▅▆▇█"
+MOST_BARS = 60
 
 
 @dataclass(frozen=True)
@@ -28,8 +29,7 @@ class Side:
 
     @property
     def curve(self) -> list[tuple[int, float]]:
-        """The scored rounds and their accuracy in percent."""
-        return [(r.round, 100 * r.accuracy) for r in self.records if r.accuracy is not None]
+        return scored(self.records)
 
 
 @dataclass(frozen=True)
@@ -138,11 +138,15 @@ def _best_correct(side: Side) -> list[int]:
     return next(record.correct or [] for record in side.records if record.round == best)
 
 
-def bars(curve: Sequence[tuple[int, float]], rounds: int, low: float, high: float,
-         width: int) -> str:  # fmt: skip
-    """A curve as a line of `width` bars over rounds 1 to `rounds`, on the scale low to high; blank
-    after its last round. Each bar is the last score up to its round."""
-    steps = len(BARS) - 1
+def scored(records: Sequence[RoundRecord]) -> list[tuple[int, float]]:
+    """The scored rounds and their accuracy in percent."""
+    return [(r.round, 100 * r.accuracy) for r in records if r.accuracy is not None]
+
+
+def bars(curve: Sequence[tuple[int, float]], rounds: int, low: float, high: float) -> str:
+    """A curve as a line of MOST_BARS at most over rounds 1 to `rounds`, on the scale low to high;
+    blank after its last round. Each bar is the last score up to its round."""
+    width, steps = min(MOST_BARS, rounds), len(BARS) - 1
     line = ""
     for k in range(width):
         until = max(1, round((k + 1) * rounds / width))

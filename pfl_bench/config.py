@@ -14,6 +14,9 @@ from dataclasses import MISSING, asdict, dataclass, fields
 from functools import cached_property
 from typing import Any
 
+SOURCE_LABELS = {"standin": " (stand-in)", "pfllib": " (PFLlib)"}
+"""What stands after the name of a dataset that is not the published one as it is."""
+
 
 @dataclass(frozen=True)
 class RunConfig:
@@ -67,6 +70,11 @@ class RunConfig:
         """The setting as people write it: practical(0.1), pathological, practical(0.1) 10|50."""
         label = self.setting if self.beta is None else f"{self.setting}({self.beta:g})"
         return label if self.sampled_from is None else f"{label} {self.clients}|{self.sampled_from}"
+
+    @property
+    def percent(self) -> str:
+        """The share of the data that is used: 40, 0.4."""
+        return f"{100 * self.fraction:g}"
 
     @property
     def slug(self) -> str:

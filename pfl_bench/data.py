@@ -25,6 +25,7 @@ import numpy as np
 
 import pfl_bench.datasets
 from pfl_bench import text
+from pfl_bench.config import SOURCE_LABELS
 from pfl_bench.datasets import convert
 from pfl_bench.errors import UserError, shown, unknown
 from pfl_bench.files import write_atomically
@@ -39,7 +40,6 @@ Arrays = tuple[np.ndarray, np.ndarray, int | None]
 """x, y, and the vocabulary of a text set."""
 
 _SUFFIXES = {"image": ".npz", "text": ".csv"}
-_LABELS = {"standin": " (stand-in)", "pfllib": " (PFLlib)"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +111,7 @@ class Dataset:
 def title(name: str, source: str) -> str:
     """A dataset as people call it, a stand-in as a stand-in."""
     spec = specs().get(name)
-    return (spec.title if spec else name) + _LABELS.get(source, "")
+    return (spec.title if spec else name) + SOURCE_LABELS.get(source, "")
 
 
 @dataclass(frozen=True)

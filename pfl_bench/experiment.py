@@ -157,7 +157,7 @@ def problem(config: RunConfig) -> str:
     """What is learnt, in a line: the data, how it is dealt, the model."""
     source = "" if config.setting == "pfllib" else config.source  # the setting says that already
     name = data.title(config.dataset, source)
-    part = "" if config.fraction == 1 else f", {config.fraction:.0%} of it"
+    part = "" if config.fraction == 1 else f", {config.percent}% of it"
     return f"{name}{part}, {config.setting_label}, {config.clients} clients, {config.model}"
 
 

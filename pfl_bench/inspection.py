@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from pfl_bench import data
 from pfl_bench.config import RunConfig
 from pfl_bench.data import Dataset, DatasetSpec
 from pfl_bench.datasets.partition import make_partition
@@ -19,7 +21,9 @@ from pfl_bench.models import TEXT_LENGTH
 from pfl_bench.registry import load_algorithm
 from pfl_bench.simulator import Simulator
 
-CLIENTS = 8
+FEWEST_CLIENTS = 8
+MOST_CLIENTS = 50
+"""More take minutes, where each is sent the models of all others."""
 SAMPLES_EACH = 8
 AGNEWS_VOCABULARY = 98_635
 """The full vocabulary of AG News, in the authors' run."""
@@ -29,6 +33,8 @@ AGNEWS_VOCABULARY = 98_635
 class Footprint:
     """Per client, in numbers of parameters and in bytes."""
 
+    clients: int
+    """Among so many: a client cannot be sent more models than there are others."""
     model_parameters: int
     kept: Mapping[str, int]
     parameters_up: int
@@ -37,21 +43,24 @@ class Footprint:
     bytes_down: int
 
 
-def footprint(algo: str, model: str, spec: DatasetSpec, hyper: Mapping[str, Any]) -> Footprint:
+def footprint(
+    algo: str, model: str, spec: DatasetSpec, data_dir: Path, hyper: Mapping[str, Any]
+) -> Footprint:
     """What `algo` keeps on a client and sends in its second round (in the first, some methods have
     nothing to send yet)."""
-    dataset = _random_dataset(spec)
-    values = resolve(load_algorithm(algo).Hyper, model, hyper, algo)
+    values = as_dict(resolve(load_algorithm(algo).Hyper, model, hyper, algo))
+    clients = _enough_clients(values)
+    dataset = _random_dataset(spec, _vocabulary(spec, data_dir), clients * SAMPLES_EACH)
     config = RunConfig(
         algo=algo,
-        hyper=as_dict(values),
+        hyper=values,
         dataset=spec.name,
         source="real",
         data_fingerprint=dataset.fingerprint,
         fraction=1.0,
         setting="iid",
         beta=None,
-        clients=CLIENTS,
+        clients=clients,
         sampled_from=None,
         classes_per_client=None,
         partition_seed=0,
@@ -68,29 +77,46 @@ def footprint(algo: str, model: str, spec: DatasetSpec, hyper: Mapping[str, Any]
         record=(),
     )
     partition = make_partition(
-        dataset.y, dataset.classes, setting="iid", clients=CLIENTS, batch_size=2
+        dataset.y, dataset.classes, setting="iid", clients=clients, batch_size=2
     )
     simulator = Simulator(config, dataset, partition)
     simulator.prepare()
     *_, last = simulator.rounds()
-    backbone = simulator.task.build_model()
     return Footprint(
-        sum(p.numel() for m in (backbone.extractor, backbone.head) for p in m.parameters()),
+        clients,
+        simulator.task.build_model().size,
         {name: value.numel() for name, value in simulator.snapshot.clients.get(0, {}).items()},
-        last.parameters_up // CLIENTS,
-        last.parameters_down // CLIENTS,
-        last.bytes_up // CLIENTS,
-        last.bytes_down // CLIENTS,
+        last.parameters_up // clients,
+        last.parameters_down // clients,
+        last.bytes_up // clients,
+        last.bytes_down // clients,
     )
 
 
-def _random_dataset(spec: DatasetSpec) -> Dataset:
+def _enough_clients(hyper: Mapping[str, Any]) -> int:
+    """More than any whole number among the hyper-parameters: it may be that of models to send."""
+    numbers = (value for value in hyper.values() if type(value) is int)
+    return min(MOST_CLIENTS, max(FEWEST_CLIENTS, 1 + max(numbers, default=0)))
+
+
+def _vocabulary(spec: DatasetSpec, data_dir: Path) -> int | None:
+    """Rows of the embedding of a text set; AG News need not be prepared to tell."""
+    if spec.kind == "image":
+        return None
+    if spec.name == "agnews":
+        return AGNEWS_VOCABULARY
+    is_prepared = (data_dir / spec.filename).exists()
+    source = "real" if is_prepared or spec.standin is None else "standin"
+    return data.card(spec.name, source, data_dir).vocabulary
+
+
+def _random_dataset(spec: DatasetSpec, vocabulary: int | None, samples: int) -> Dataset:
     rng = np.random.default_rng(0)
-    samples = CLIENTS * SAMPLES_EACH
     y = rng.integers(0, spec.classes, samples)
-    if spec.shape is None:
-        x = rng.integers(1, AGNEWS_VOCABULARY, (samples, TEXT_LENGTH), dtype=np.int32)
-        return Dataset(spec.name, "real", x, y, spec.classes, AGNEWS_VOCABULARY, "random")
+    if vocabulary is not None:
+        x = rng.integers(0, vocabulary, (samples, TEXT_LENGTH), dtype=np.int32)
+        return Dataset(spec.name, "real", x, y, spec.classes, vocabulary, "random")
+    assert spec.shape is not None
     channels, height, width = spec.shape
     x = rng.integers(0, 256, (samples, height, width, channels), dtype=np.uint8)
     return Dataset(spec.name, "real", x, y, spec.classes, None, "random")

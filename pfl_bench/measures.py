@@ -1,7 +1,7 @@
 """What a cell can show of a run: its accuracy, a cost of training it, or what it gives away.
 
-A measure reads one stored run. Means over seeds and comparisons are made in `agreement` and
-`sheet`; how convergence and the CPN are counted is in `overhead`.
+A measure reads one stored run. Means over seeds are made in `tableplan`, comparisons in
+`agreement` and `sheet`; how convergence and the CPN are counted is in `overhead`.
 """
 
 from __future__ import annotations

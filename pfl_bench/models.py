@@ -48,6 +48,11 @@ class Model:
         """The width K of the feature vector."""
         return self.head.in_features
 
+    @property
+    def size(self) -> int:
+        """The number of parameters, extractor and head."""
+        return sum(p.numel() for part in (self.extractor, self.head) for p in part.parameters())
+
 
 @dataclass(frozen=True)
 class ModelSpec:

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pfl_bench.models import Inputs, Model
+    from pfl_bench.models import Inputs
     from pfl_bench.records import RoundRecord
 
 THRESHOLD = 0.001
@@ -80,12 +80,6 @@ class Share:
         )
 
 
-def parameters(model: Model) -> int:
-    """All parameters of a backbone, extractor and head."""
-    modules = (model.extractor, model.head)
-    return sum(p.numel() for module in modules for p in module.parameters())
-
-
 def cpn_share(
     model: str, inputs: Inputs, layers: int = 1, norm: str = "layer", activation: str = "relu"
 ) -> Share:
@@ -98,7 +92,7 @@ def cpn_share(
     with torch.device("meta"):  # shapes without values: nothing is drawn and nothing allocated
         backbone = build_model(model, inputs)
         network = PolicyNetwork(backbone.features, layers, norm, activation)
-    return Share(sum(p.numel() for p in network.parameters()), parameters(backbone))
+    return Share(sum(p.numel() for p in network.parameters()), backbone.size)
 
 
 def cpn_of(config: Mapping[str, Any]) -> Share | None:

@@ -14,7 +14,7 @@ import math
 import re
 import statistics
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
@@ -34,6 +34,17 @@ def to_json(value: Any, indent: int | None = None) -> str:
         _encoded(value), sort_keys=indent is None, indent=indent, separators=separators,
         allow_nan=False,
     )  # fmt: skip
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested names joined by dots; a list becomes one JSON text."""
+    cells: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            cells |= flat(value, f"{prefix}{name}.")
+        else:
+            cells[f"{prefix}{name}"] = to_json(value) if isinstance(value, list) else value
+    return cells
 
 
 def from_json(text: str | bytes) -> Any:

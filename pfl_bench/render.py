@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pfl_bench.console import standard_output
 from pfl_bench.errors import UserError
 from pfl_bench.files import write_atomically
 from pfl_bench.sheet import Entry, Sheet, make_sheet, signed
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from pfl_bench.tableplan import TablePlan
 
 PIPE_WIDTH = 120
+"""Columns are laid out in blocks, for people to read."""
 GAP = 2
 """Blanks between two columns on the terminal."""
 
@@ -36,12 +38,7 @@ PAIRED_TEST = (
 
 def to_terminal(plan: TablePlan, console: Console | None = None) -> None:
     """Print the table; columns that do not fit beside one another go into further blocks."""
-    from rich.console import Console
-
-    if console is None:
-        console = Console(highlight=False)
-        if not console.is_terminal:
-            console.width = PIPE_WIDTH
+    console = console or standard_output(PIPE_WIDTH)
     sheet = make_sheet(plan)
     console.print(plan.spec.caption, style="bold", markup=False)
     for columns in _blocks(sheet, console.width):

@@ -20,7 +20,7 @@ from pfl_bench import data
 from pfl_bench.config import RunConfig
 from pfl_bench.errors import UserError
 from pfl_bench.hyper import as_dict, resolve
-from pfl_bench.records import RoundRecord, from_json, summarise, to_json
+from pfl_bench.records import RoundRecord, flat, from_json, summarise, to_json
 from pfl_bench.registry import load_algorithm
 from pfl_bench.reproduce import needs, run_command
 from pfl_bench.store import StoredRun
@@ -109,8 +109,8 @@ def _told(run: StoredRun, config: RunConfig) -> dict[str, Any]:
         "bytesDown": _figure(summary["bytes_down_per_client"]),
         "memory": _figure(origin.get("peak_memory")) if records else None,
         "finished": str(origin.get("finished") or ""),
-        "config": flat(run.config),
-        "provenance": flat({**origin, **_circumstances(summary)}),
+        "config": _texts(run.config),
+        "provenance": _texts({**origin, **_circumstances(summary)}),
         "command": run_command(config),
         "needs": needs(config),
         "curve": _curve(records),
@@ -159,15 +159,9 @@ def _per_client(records: Sequence[RoundRecord], best_round: int) -> dict[str, li
     return {"correct": list(map(int, correct)), "total": list(map(int, total))}
 
 
-def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Nested names joined by dots, values as text."""
-    cells: dict[str, str] = {}
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            cells |= flat(value, f"{prefix}{name}.")
-        else:
-            cells[f"{prefix}{name}"] = value if isinstance(value, str) else to_json(value)
-    return cells
+def _texts(values: Mapping[str, Any]) -> dict[str, str]:
+    cells = flat(values)
+    return {name: v if isinstance(v, str) else to_json(v) for name, v in cells.items()}
 
 
 # --- names ----------------------------------------------------------------------------------------

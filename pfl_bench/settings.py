@@ -98,6 +98,8 @@ class Profile:
     seeds: int = 5
     """Runs per cell of a table."""
     tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    argument: str = ""
+    """What stands after `--profile` to get this profile."""
 
 
 def profile_names() -> list[str]:
@@ -106,7 +108,7 @@ def profile_names() -> list[str]:
 
 def load_profile(name: str) -> Profile:
     """A built-in profile by name, or one of the user's own by the path of its file."""
-    return _read_profile(find_yaml("profile", name, PROFILES))
+    return dataclasses.replace(_read_profile(find_yaml("profile", name, PROFILES)), argument=name)
 
 
 def _read_profile(path: Path) -> Profile:

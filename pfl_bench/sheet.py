@@ -6,6 +6,7 @@ formats say the same.
 
 from __future__ import annotations
 
+import shlex
 import statistics
 import string
 from collections.abc import Iterable, Mapping
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pfl_bench import overhead
-from pfl_bench.agreement import Agreement, agreement, figures, is_standin, settled_mean
+from pfl_bench.agreement import Agreement, agreement, is_standin
 from pfl_bench.measures import MEASURES, Measure, attack_figures, mismatches
 
 if TYPE_CHECKING:
@@ -141,12 +142,12 @@ class _Marks:
 
 
 def _entry(cell: CellPlan, ranks: Ranks | None, is_best: bool, marks: _Marks) -> Entry:
-    values = list(figures(cell).values())
+    values = list(cell.figures.values())
     told = cell.status in ("skipped", "diverged") and cell.reason
     return Entry(
         measure=MEASURES[cell.cell.measure],
         status=cell.status,
-        mean=settled_mean(cell),
+        mean=cell.mean,
         std=_spread(cell, values),
         seeds=len(values),
         wanted=len(cell.configs),
@@ -173,7 +174,7 @@ def _competition(plan: TablePlan) -> tuple[dict[Place, Ranks], set[Place]]:
     for cells in plan.spec.lines().values():
         sign = -1 if MEASURES[cells[0].measure].lower_is_better else 1
         plans = {(cell.row, cell.column): plan.cells[cell.row, cell.column] for cell in cells}
-        means = {place: settled_mean(cell) for place, cell in plans.items()}
+        means = {place: cell.mean for place, cell in plans.items()}
         ours = {place: sign * mean for place, mean in means.items() if mean is not None}
         if len(set(ours.values())) > 1:
             best |= {place for place, mean in ours.items() if mean == max(ours.values())}
@@ -227,13 +228,10 @@ def facts(plan: TablePlan) -> dict[str, str]:
 
 def command(plan: TablePlan) -> str:
     """The command that makes this table."""
-    from pfl_bench.settings import load_profile, profile_names
-
-    spec, name = plan.spec, plan.profile.name
-    is_builtin = name in profile_names()
-    profile = name if is_builtin else f"{name}.yaml"
-    made = f"pfl-bench table {spec.arguments or spec.name} --profile {profile} --seeds {plan.seeds}"
-    if is_builtin and load_profile(name).run.get("source") != "real" and _on_real_data(plan):
+    spec, profile = plan.spec, plan.profile
+    chosen = shlex.quote(profile.argument or profile.name)
+    made = f"pfl-bench table {spec.arguments or spec.name} --profile {chosen} --seeds {plan.seeds}"
+    if profile.run.get("source") != "real" and _on_real_data(plan):
         return f"{made} --data-dir DIR"
     return made
 
@@ -248,11 +246,9 @@ def _data(config: RunConfig) -> str:
     from pfl_bench import data
     from pfl_bench.models import MODELS
 
-    spec = data.specs().get(config.dataset)
-    title = spec.title if spec else config.dataset
-    kind = {"standin": " (stand-in)", "pfllib": " (PFLlib partition)"}.get(config.source, "")
-    share = "all of it" if config.fraction == 1 else f"{100 * config.fraction:g} % of it"
-    return f"{title}{kind}, {share}, {MODELS[config.model].title}, {config.rounds} rounds"
+    title = data.title(config.dataset, config.source)
+    share = "all of it" if config.fraction == 1 else f"{config.percent} % of it"
+    return f"{title}, {share}, {MODELS[config.model].title}, {config.rounds} rounds"
 
 
 def _legend(plan: TablePlan, standin: bool) -> str:

@@ -19,6 +19,7 @@ from pfl_bench import data
 from pfl_bench.config import RunConfig
 from pfl_bench.errors import UserError, unknown
 from pfl_bench.experiment import Fingerprint, configure, load_data
+from pfl_bench.measures import MEASURES
 from pfl_bench.settings import Profile
 from pfl_bench.simulator import Simulator
 from pfl_bench.store import Store, StoredRun
@@ -60,24 +61,29 @@ class CellPlan:
         return [config for config, run in pairs if run is None]
 
     @property
-    def values(self) -> list[float]:
-        """The best round's accuracy in percent, of each finished seed."""
-        scores = (_summary(run).get("best") for run in self.runs if _has(run, "finished"))
-        return [100 * score["accuracy"] for score in scores if score]
-
-    @property
     def seeds(self) -> int:
         """How many seeds are finished."""
         return sum(_has(run, "finished") for run in self.runs)
 
     @property
-    def mean(self) -> float | None:
-        return statistics.fmean(self.values) if self.values else None
+    def figures(self) -> dict[int, float]:
+        """What the cell measures, by seed, of the runs that are finished."""
+        measure = MEASURES[self.cell.measure]
+        found = {
+            config.seed: measure.of(run)
+            for config, run in zip(self.configs, self.runs, strict=True)
+            if run is not None and run.status == "finished"
+        }
+        return {seed: value for seed, value in found.items() if value is not None}
 
     @property
-    def std(self) -> float | None:
-        """The sample standard deviation over seeds; one seed has none."""
-        return statistics.stdev(self.values) if len(self.values) > 1 else None
+    def mean(self) -> float | None:
+        """The mean over seeds, of a cell that has a figure to compete with: a run that diverged or
+        cannot take place has none, whatever its other seeds gave."""
+        if self.status in ("diverged", "skipped"):
+            return None
+        values = self.figures.values()
+        return statistics.fmean(values) if values else None
 
     @property
     def reason(self) -> str | None:
@@ -112,11 +118,6 @@ class TablePlan:
     profile: Profile
     seeds: int
     cells: Mapping[Place, CellPlan] = field(repr=False)
-
-    @property
-    def complete(self) -> bool:
-        """Whether nothing is left to run."""
-        return all(cell.configs and not cell.missing for cell in self.cells.values())
 
     @property
     def misconfigured(self) -> dict[Place, str]:

@@ -97,7 +97,7 @@ class TableSpec:
         kept_rows = _selected("row", rows, self.rows, self._algorithms(axis=0))
         kept_columns = _selected("column", columns, self.columns, self._algorithms(axis=1))
         asked = (("--rows", rows, kept_rows), ("--columns", columns, kept_columns))
-        options = [shlex.join((option, ",".join(kept))) for option, some, kept in asked if some]
+        options = [(option, ",".join(kept)) for option, some, kept in asked if some]
         return dataclasses.replace(
             self,
             rows=kept_rows,
@@ -107,7 +107,7 @@ class TableSpec:
                 for (row, column), cell in self.cells.items()
                 if row in kept_rows and column in kept_columns
             },
-            arguments=" ".join((self.arguments or self.name, *options)),
+            arguments=self._called(options),
         )
 
     def attacked(self, chosen: Mapping[str, str]) -> TableSpec:
@@ -116,12 +116,30 @@ class TableSpec:
             return self
         if self.threat is None:
             raise UserError(f"--attack does not go with {self.name!r}, which shows no attack")
-        options = [shlex.join(("--attack", f"{name}={value}")) for name, value in chosen.items()]
+        options = [("--attack", f"{name}={value}") for name, value in chosen.items()]
         return dataclasses.replace(
             self,
             threat=Threat.of({**as_dict(self.threat), **chosen}),
-            arguments=" ".join((self.arguments or self.name, *options)),
+            arguments=self._called(options),
         )
+
+    def with_plugins(self, files: Iterable[str]) -> TableSpec:
+        """The same table, its command naming the files that its algorithms lie in."""
+        return dataclasses.replace(self, arguments=self._called(("--plugin", f) for f in files))
+
+    def on_real_data(self) -> TableSpec:
+        """The same table on real data, save cells that name their own source or partition."""
+        cells = {
+            place: cell
+            if "partition" in cell.chosen
+            else dataclasses.replace(cell, chosen={"source": "real", **cell.chosen})
+            for place, cell in self.cells.items()
+        }
+        return dataclasses.replace(self, cells=cells)
+
+    def _called(self, options: Iterable[tuple[str, str]]) -> str:
+        """The arguments, with further options."""
+        return " ".join((self.arguments or self.name, *map(shlex.join, options)))
 
     def lines(self) -> dict[str, list[Cell]]:
         """The cells that compete with one another: by column, or by row if columns compete."""

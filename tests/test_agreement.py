@@ -13,15 +13,7 @@ from hypothesis import strategies as st
 from toy import toy_config
 
 from pfl_bench import agreement as module
-from pfl_bench.agreement import (
-    Agreement,
-    agreement,
-    figures,
-    kendall,
-    ranks,
-    sign_flip_test,
-    spearman,
-)
+from pfl_bench.agreement import Agreement, agreement, kendall, ranks, sign_flip_test, spearman
 from pfl_bench.tableplan import CellPlan
 from pfl_bench.tablespec import Published
 
@@ -242,7 +234,3 @@ def test_a_table_of_one_s_own_is_tested_without_the_paper() -> None:
 
 def test_a_line_that_nothing_was_run_of_says_nothing() -> None:
     assert agreement(table_plan([cell_plan(("FedCP", "c"), [None], Published(1.0))])) == []
-
-
-def test_figures_are_percent_by_seed() -> None:
-    assert figures(cell_plan(("a", "b"), [50.0, None, 70.0])) == {0: 50.0, 2: pytest.approx(70.0)}

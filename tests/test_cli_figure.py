@@ -91,6 +91,14 @@ def test_only_what_is_missing_is_run(bench: Bench) -> None:
     assert len(bench.runs()) == 4
 
 
+def test_an_empty_profile_or_number_of_seeds_in_a_file_leaves_them_to_the_figure(
+    bench: Bench, tmp_path: Path
+) -> None:
+    (tmp_path / "mine.yaml").write_text("profile:\nseeds:\n")
+    result = bench.draw("clients", "--algos", "fedavg", "--config", str(tmp_path / "mine.yaml"))
+    assert "5 of 5 runs are not stored" in result.stderr
+
+
 def test_a_run_that_recorded_more_serves_too(bench: Bench) -> None:
     bench.run("--algo", "fedcp", "--record", "convergence,pir,policy")
     for name in ("convergence", "policy"):

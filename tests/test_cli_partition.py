@@ -14,6 +14,8 @@ from click.testing import CliRunner, Result
 from pfl_bench.cli.partition import partition as command
 from pfl_bench.datasets.partition import make_partition, subset
 from pfl_bench.errors import UserError
+from pfl_bench.experiment import configure, load_data
+from pfl_bench.settings import load_profile
 
 
 def prepared(folder: Path, name: str, samples: int, classes: int) -> np.ndarray:
@@ -98,7 +100,7 @@ def test_the_fingerprint_is_that_of_the_partition_asked_for(tmp_path: Path) -> N
     rest = "--partition-seed 7 --fraction 0.5"
     output = run_on(tmp_path, "few", *options.split(), *rest.split())
     assert f"partition {made.fingerprint} " in output
-    assert "pathological 5|10, 0.5 of the data" in output
+    assert output.startswith("few, 50% of it, pathological 5|10, 5 clients")
 
 
 def test_json_holds_the_sizes_and_the_histogram(tmp_path: Path) -> None:
@@ -108,6 +110,30 @@ def test_json_holds_the_sizes_and_the_histogram(tmp_path: Path) -> None:
     assert output["fingerprint"] == made.fingerprint
     assert [client["classes"] for client in output["clients"]] == made.histogram(y, 4).tolist()
     assert [client["train"] for client in output["clients"]] == [75] * 4
+
+
+def test_a_set_of_ones_own_is_found_without_saying_that_it_is_real(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared(tmp_path, "few", 400, 4)
+    monkeypatch.setenv("PFL_BENCH_DATA", str(tmp_path))
+    result = run("--dataset", "few", "--clients", "4")
+    assert result.exit_code == 0, result.output
+    assert result.output.startswith("few, practical(0.1), 4 clients, cnn: 400 samples")
+
+
+@pytest.mark.parametrize("profile", ["quick", "mine.yaml"])
+def test_shown_is_what_a_run_under_the_same_profile_would_use(
+    profile: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.yaml").write_text("run: {source: standin, fraction: 0.05, beta: 0.5}\n")
+    config = configure(load_profile(profile), {"dataset": "mnist"}, {}, tmp_path)
+    _, used = load_data(config, tmp_path, None)
+    flags = () if profile == "quick" else ("--profile", profile)
+    output = json.loads(run("--json", "--dataset", "mnist", *flags).stdout)
+    assert (output["profile"], output["fraction"]) == (Path(profile).stem, config.fraction)
+    assert output["fingerprint"] == used.fingerprint
 
 
 def test_a_partition_of_pfllib_is_shown_as_it_is(tmp_path: Path) -> None:
@@ -127,11 +153,11 @@ def test_a_partition_of_pfllib_is_shown_as_it_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("--setting practicl --beta 1", "unknown setting 'practicl'; did you mean 'practical'"),
-        ("--setting iid --beta 1", "--beta has no effect in the setting 'iid'"),
-        ("--classes-per-client 2", "--classes-per-client has no effect in the setting 'practical'"),
-        ("--partition pfllib:x --clients 3", "--clients has no effect with --partition"),
-        ("--partition somewhere", "unknown partition 'somewhere'; allowed: pfllib:PATH"),
+        ("--setting practicl --beta 1", "setting cannot be 'practicl'; did you mean 'practical'"),
+        ("--setting iid --beta 1", "beta 1 belongs to the practical setting, not to 'iid'"),
+        ("--classes-per-client 2", "2 belongs to the pathological setting, not to 'practical'"),
+        ("--partition pfllib:x --clients 3", "clients cannot be 3: the partition 'x' decides it"),
+        ("--partition somewhere", "--partition cannot be 'somewhere'; allowed: pfllib:PATH"),
         ("--partition pfllib:nowhere", "nowhere is not a partition of PFLlib"),
     ],
 )

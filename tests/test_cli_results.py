@@ -93,6 +93,12 @@ def test_list_labels_stand_ins_and_only_them(root: Path) -> None:
     assert [("mnist" in line) for line in lines] == [("(stand-in)" in line) for line in lines]
 
 
+def test_list_labels_a_partition_of_pfllib(tmp_path: Path) -> None:
+    with Store(tmp_path).open(Config(source="pfllib")) as writer:
+        writer.finish("finished")
+    assert "cifar10 (PFLlib)" in call(tmp_path, "list").stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "seen"),
     [
@@ -151,6 +157,17 @@ def test_show_finds_a_run_by_its_folder(root: Path) -> None:
 def test_show_draws_the_accuracy_from_its_lowest_to_its_highest(root: Path) -> None:
     output = call(root, "show", RUNS[0].key).stdout
     assert "▁█▄  10.00 % to 45.00 %, rounds 1 to 3" in output
+
+
+def test_show_leaves_rounds_blank_that_come_before_the_first_score(tmp_path: Path) -> None:
+    config = Config(seed=7)
+    with Store(tmp_path).open(config) as writer:
+        for number, correct in enumerate((None, [2], None, [8]), start=1):
+            total = None if correct is None else [10]
+            writer.append(RoundRecord(number, [0], correct, total, correct and [1.0]))
+        writer.finish("finished")
+    output = call(tmp_path, "show", config.key).stdout
+    assert "accuracy   ▁▁█  20.00 % to 80.00 %, rounds 1 to 4" in output
 
 
 def test_show_names_the_nearest_key(root: Path) -> None:

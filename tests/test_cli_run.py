@@ -206,6 +206,13 @@ def test_file_may_choose_profile_and_number_of_seeds(bench: Bench, tmp_path: Pat
     assert "over 2 seeds" in output
 
 
+def test_an_empty_profile_or_number_of_seeds_in_a_file_says_nothing(
+    bench: Bench, tmp_path: Path
+) -> None:
+    output = bench.succeed("--config", write(tmp_path, "profile:\nseeds:\n")).stdout
+    assert "[quick profile]" in output and "seeds:" not in output
+
+
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
@@ -408,6 +415,30 @@ def test_show_counts_what_is_kept_and_sent() -> None:
     output = CliRunner().invoke(main, ("show", "fedper", "--dataset", "mnist")).stdout
     assert "keeps     head (5,130)" in output
     assert "sends     576,896 parameters, 2,307,584 bytes" in output
+
+
+def test_show_counts_the_words_of_a_text_set_of_ones_own(tmp_path: Path) -> None:
+    """Five words and the padding, 32 numbers each; a layer of 32·32 + 32, a head of 32·2 + 2."""
+    (tmp_path / "words.csv").write_text("1,a b\n2,c d\n1,a a\n2,d d e\n")
+    arguments = ("show", "fedavg", "--dataset", "words", "--data-dir", str(tmp_path))
+    assert "on words (1,314 parameters)" in CliRunner().invoke(main, arguments).stdout
+
+
+def test_show_counts_the_whole_vocabulary_of_ag_news_without_its_file(tmp_path: Path) -> None:
+    arguments = ("show", "fedavg", "--dataset", "agnews", "--data-dir", str(tmp_path))
+    assert "on AG News (3,157,508 parameters)" in CliRunner().invoke(main, arguments).stdout
+
+
+@pytest.mark.parametrize(("models", "clients"), [(10, 11), (1000, 12)])
+def test_show_has_clients_for_all_the_models_that_are_sent_and_says_how_many(
+    models: int, clients: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client of FedFomo receives M models of 582,026 parameters, or those of all others."""
+    monkeypatch.setattr("pfl_bench.inspection.MOST_CLIENTS", 12)
+    arguments = ("show", "fedfomo", "--dataset", "mnist", "--set", f"M={models}")
+    output = CliRunner().invoke(main, arguments).stdout
+    assert f"each of {clients} clients\n" in output
+    assert f"receives  {(clients - 1) * 582_026:,} parameters" in output
 
 
 def test_show_explains_every_hyper_parameter() -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 from commands import started, wait_until
+from smalltables import loaded_plugins
 
 from pfl_bench.cli import Commands
 from pfl_bench.cli.table import table
@@ -124,6 +125,19 @@ def test_rendering_only_shows_what_is_stored_and_never_trains() -> None:
     assert len(list(store.all())) == 2
 
 
+def test_the_command_under_a_table_names_profile_and_plugins_as_they_were_typed() -> None:
+    Path("my files").mkdir()
+    Path("my files/tiny.yml").write_text(PROFILE)
+    with loaded_plugins(Path("my files"), {"twin": "pass"}):
+        files = ("--profile", "my files/tiny.yml", "--plugin", "my files/twin.py")
+        result = _call("mine.yaml", "--seeds", "1", "--render-only", *files)
+    expected = (
+        "pfl-bench table mine.yaml --plugin 'my files/twin.py' --profile 'my files/tiny.yml' "
+        "--seeds 1"
+    )
+    assert f"Command: {expected}" in " ".join(result.output.split())
+
+
 def test_rows_and_columns_restrict_the_table() -> None:
     output = _mine("--dry-run", "--rows", "fedavg", "--columns", "even").output
     assert "missing:    1 cells, 2 runs" in output
@@ -216,7 +230,7 @@ def test_a_table_is_run_rendered_and_written_and_then_taken_from_the_store() -> 
     assert {"mine.md", "mine.tex", "mine.csv"} <= {path.name for path in Path("made").iterdir()}
     again = _mine()
     assert "seed 0" not in again.stderr
-    assert _plan().complete
+    assert not _plan().missing()
 
 
 def test_runs_that_failed_are_named_at_the_end_with_exit_code_1(
@@ -272,7 +286,7 @@ def test_killed_half_way_and_called_again_the_results_are_whole_and_the_same(fol
     with _started() as process:
         wait_until(_has_begun)
         os.killpg(process.pid, signal.SIGKILL)
-    assert not _plan().complete
+    assert _plan().missing()
     assert _mine().exit_code == 0
     assert _is_same(_records(Store(Path("results"))), expected)
 

@@ -101,12 +101,12 @@ def test_a_run_without_a_score_is_refused_with_its_reason(tmp_path: Path) -> Non
 def test_bars_follow_the_curve_on_the_given_scale(
     curve: list[tuple[int, float]], rounds: int, line: str
 ) -> None:
-    assert bars(curve, rounds, 0.0, 100.0, width=rounds) == line
+    assert bars(curve, rounds, 0.0, 100.0) == line
 
 
 def test_a_long_curve_is_thinned_to_the_width_and_keeps_its_end() -> None:
     curve = [(number, float(number)) for number in range(1, 1001)]
-    line = bars(curve, 1000, 1.0, 1000.0, width=60)
+    line = bars(curve, 1000, 1.0, 1000.0)
     assert len(line) == 60
     assert line[0] == "▁"
     assert line[-1] == "█"

@@ -9,7 +9,6 @@ from toy import toy_config, toy_dataset
 
 from pfl_bench.models import Inputs, build_model
 from pfl_bench.needs import WORKER_BYTES, memory_of
-from pfl_bench.overhead import parameters
 
 MEASURE = """
 from toy import toy_config, toy_run
@@ -21,7 +20,7 @@ print(peak_memory())
 
 def _model_bytes() -> int:
     dataset = toy_dataset()
-    return 4 * parameters(build_model("cnn", Inputs(dataset.classes, dataset.shape)))
+    return 4 * build_model("cnn", Inputs(dataset.classes, dataset.shape)).size
 
 
 def test_a_method_that_keeps_a_model_per_client_asks_for_it_twice_per_client() -> None:

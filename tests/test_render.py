@@ -211,13 +211,29 @@ def test_the_caption_says_how_the_table_was_made(kind: str) -> None:
 
 
 def test_the_command_names_an_own_profile_by_its_file() -> None:
-    plan = dataclasses.replace(_plan(), profile=dataclasses.replace(PROFILE, name="mine"))
-    assert command(plan).endswith("--profile mine.yaml --seeds 2")
+    profile = dataclasses.replace(PROFILE, name="mine", argument="my profiles/mine.yml")
+    plan = dataclasses.replace(_plan("standin"), profile=profile)
+    assert command(plan).endswith("--profile 'my profiles/mine.yml' --seeds 2")
 
 
 def test_real_data_under_a_profile_of_stand_ins_needs_its_folder_in_the_command() -> None:
     assert command(_plan("real")).endswith("--profile quick --seeds 2 --data-dir DIR")
     assert command(_plan("standin")).endswith("--profile quick --seeds 2")
+
+
+def test_an_own_profile_of_stand_ins_needs_the_folder_of_real_data_too() -> None:
+    profile = dataclasses.replace(PROFILE, name="mine", argument="mine.yml")
+    plan = dataclasses.replace(_plan("real"), profile=profile)
+    assert command(plan).endswith("--profile mine.yml --seeds 2 --data-dir DIR")
+    real = dataclasses.replace(profile, run={"source": "real"})
+    assert command(dataclasses.replace(plan, profile=real)).endswith("--seeds 2")
+
+
+@pytest.mark.parametrize(
+    ("source", "told"), [("standin", "toy (stand-in), "), ("pfllib", "toy (PFLlib), ")]
+)
+def test_data_are_called_what_they_are_called_everywhere(source: str, told: str) -> None:
+    assert facts(_plan(source))["Data"].startswith(f"{told}all of it, ")
 
 
 def test_versions_are_told_of_all_runs() -> None:

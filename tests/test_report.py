@@ -27,6 +27,7 @@ from madestore import (
     made_record,
     made_table,
 )
+from smalltables import loaded_plugins
 
 from pfl_bench import data, reportdata, tensorboard
 from pfl_bench.cli import main
@@ -454,6 +455,18 @@ def test_only_the_tables_that_were_asked_for_are_shown(
             tag for tag, _ in Page(out.read_text(encoding="utf-8")).tags if tag == "article"
         ]
         assert len(articles) == shown
+
+
+def test_the_command_of_a_table_of_ones_own_names_its_plugins(
+    tmp_path: Path, store: Store, spec: TableSpec, standin: Profile
+) -> None:
+    keep_table(store, spec, standin, GAINS, seeds=1)
+    out, table = tmp_path / "page.html", tmp_path / "made.yaml"
+    profile = ("--profile", str(tmp_path / "standinprofile.yaml"))
+    options = ("--results", str(store.root), "--out", str(out), *profile)
+    with loaded_plugins(tmp_path, {"twin": "pass"}) as (plugin,):
+        call(*options, "--tables", str(table), "--plugin", str(plugin))
+    assert f"pfl-bench table {table} --plugin {plugin} " in out.read_text(encoding="utf-8")
 
 
 def test_a_misspelt_table_is_one_sentence(tmp_path: Path) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from toy import toy_config
 
 from pfl_bench import data
 from pfl_bench.config import RunConfig
@@ -62,7 +62,8 @@ def _keep(
 
 def _cell(runs: list[StoredRun | None], impossible: str | None = None) -> CellPlan:
     cell = Cell("row", "column", {}, {}, None)
-    return CellPlan(cell, (None,) * len(runs), tuple(runs), impossible)  # type: ignore[arg-type]
+    configs = tuple(replace(toy_config(), seed=seed) for seed in range(len(runs)))
+    return CellPlan(cell, configs, tuple(runs), impossible)
 
 
 def _run(status: str = "finished", accuracy: float = 0.5, reason: str | None = None) -> StoredRun:
@@ -91,22 +92,20 @@ def test_status_follows_from_the_runs(
     assert _cell(runs, impossible).status == status
 
 
-def test_values_are_percentages_of_finished_seeds_only() -> None:
+def test_figures_are_percentages_of_finished_seeds_only() -> None:
     cell = _cell([_run(accuracy=0.25), None, _run("diverged", 0.9), _run(accuracy=0.75)])
-    assert cell.values == [25.0, 75.0]
+    assert cell.figures == {0: 25.0, 3: 75.0}
     assert cell.seeds == 2
 
 
-def test_mean_and_sample_deviation_agree_with_statistics() -> None:
-    accuracies = [0.1, 0.4, 0.45]
-    cell = _cell([_run(accuracy=a) for a in accuracies])
-    assert cell.mean == pytest.approx(100 * statistics.fmean(accuracies))
-    assert cell.std == pytest.approx(100 * statistics.stdev(accuracies))
+def test_the_mean_is_that_of_the_seeds_there_are() -> None:
+    assert _cell([_run(accuracy=0.1), None, _run(accuracy=0.4)]).mean == pytest.approx(25)
+    assert _cell([None]).mean is None
 
 
-def test_one_seed_has_a_mean_and_no_deviation() -> None:
-    cell = _cell([_run(accuracy=0.3), None])
-    assert (cell.mean, cell.std) == (30.0, None)
+@pytest.mark.parametrize("status", ["diverged", "skipped"])
+def test_a_cell_with_a_run_that_came_to_nothing_has_no_mean(status: str) -> None:
+    assert _cell([_run(), _run(status)]).mean is None
 
 
 def test_a_diverged_cell_gives_the_reason_of_the_diverged_seed() -> None:
@@ -156,7 +155,7 @@ def test_stored_results_are_taken_and_no_longer_missing(tmp_path: Path, store: S
     first = _plan(tmp_path, store).cells["FedCP", "even"].configs[0]
     _keep(store, first, correct=4)
     plan = _plan(tmp_path, store)
-    assert plan.cells["FedCP", "even"].values == [40.0]
+    assert plan.cells["FedCP", "even"].figures == {0: 40.0}
     assert plan.cells["FedCP", "even"].status == "partly run"
     assert first.key not in {run.config.key for run in plan.missing()}
 
@@ -168,14 +167,14 @@ def test_results_of_another_profile_are_not_taken(tmp_path: Path, store: Store) 
     assert {cell.status for cell in plan.cells.values()} == {"not run"}
 
 
-def test_a_plan_is_complete_when_every_seed_has_an_ending(tmp_path: Path, store: Store) -> None:
+def test_nothing_is_missing_when_every_seed_has_an_ending(tmp_path: Path, store: Store) -> None:
     plan = _plan(tmp_path, store)
     endings = ("finished", "diverged")
     for run in plan.missing():
-        assert not plan.complete
+        assert run in plan.missing()
         status = endings[run.config.seed]
         plan = plan.with_run(_keep(store, run.config, status=status))
-    assert plan.complete
+    assert not plan.missing()
 
 
 def test_a_plan_brought_up_to_date_equals_a_new_one(tmp_path: Path, store: Store) -> None:
@@ -199,7 +198,6 @@ def test_a_cell_that_cannot_be_configured_says_why_and_leaves_the_others_alone(
     assert set(plan.misconfigured) == {("FedCP", "skewed"), ("FedCP", "even")}
     assert plan.misconfigured["FedCP", "even"] == "4 clients cannot be drawn from a partition of 3"
     assert plan.cells["FedAvg", "even"].status == "not run"
-    assert not plan.complete
 
 
 def test_missing_real_data_is_named_with_the_command_that_gets_it(

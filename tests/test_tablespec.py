@@ -127,6 +127,21 @@ def test_the_arguments_of_a_restricted_table_give_it_again() -> None:
     assert spec.arguments == "subsampled_clients --rows FedCP --columns 'N=10|50'"
 
 
+def test_the_arguments_name_the_files_of_plugins() -> None:
+    spec = load_table("main").with_plugins(("mine.py", "my plugins/twin.py"))
+    assert spec.arguments == "main --plugin mine.py --plugin 'my plugins/twin.py'"
+
+
+def test_on_real_data_only_cells_that_name_their_own_stay_as_they_are(
+    write: Callable[[str], Path],
+) -> None:
+    text = VALID.replace("{name: FedAvg,", "{name: FedAvg, run: {source: standin},")
+    text += "  - {name: Local, run: {partition: pfllib:x}}\n"
+    cells = read_table(write(text)).on_real_data().cells
+    sources = {row: cell.chosen.get("source") for (row, _), cell in cells.items()}
+    assert sources == {"FedAvg": "standin", "FedCP": "real", "Local": None}
+
+
 def test_an_unknown_row_is_answered_with_the_nearest() -> None:
     with pytest.raises(UserError, match="row 'fedpc'"):
         load_table("main").restricted(("fedpc",), ())

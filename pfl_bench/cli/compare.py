@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pfl_bench.cli.results import named_run
+from pfl_bench.console import standard_output
 from pfl_bench.paths import results_dir, user_path
 from pfl_bench.store import Store
 
 if TYPE_CHECKING:
     from pfl_bench.comparison import Comparison
-
-_CURVE_WIDTH = 60
-_PIPE_WIDTH = 200
 
 
 @click.command()
@@ -100,15 +98,13 @@ def _print_curves(found: Comparison) -> None:
     values = [value for curve in curves.values() for _, value in curve]
     low, high = min(values), max(values)
     rounds = max(curve[-1][0] for curve in curves.values())
-    width = min(_CURVE_WIDTH, rounds)
     click.echo(f"\naccuracy over rounds 1 to {rounds}, on one scale: {low:.2f} % to {high:.2f} %")
     for name, curve in curves.items():
-        click.echo(f"{name}  {bars(curve, rounds, low, high, width)}")
+        click.echo(f"{name}  {bars(curve, rounds, low, high)}")
 
 
 def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
     from rich import box
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, show_edge=False)
@@ -117,10 +113,7 @@ def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
         table.add_column(title, justify="right")
     for row in rows:
         table.add_row(*row)
-    console = Console(markup=False, highlight=False)
-    if not console.is_terminal:
-        console.width = _PIPE_WIDTH
-    console.print(table)
+    standard_output().print(table)
 
 
 def _shown(value: Any) -> str:

@@ -8,8 +8,6 @@ import click
 
 from pfl_bench.errors import unknown
 
-KINDS = ("algos", "datasets", "models", "profiles", "settings")
-
 
 @click.command("list")
 @click.argument("kind", metavar="[algos|datasets|models|profiles|settings]")
@@ -116,15 +114,17 @@ def show(
     for plugin in plugins:
         load_plugin(Path(plugin))
     kind = load_algorithm(algo)
-    spec = data.describe(dataset, paths.data_dir(data_dir))
+    folder = paths.data_dir(data_dir)
+    spec = data.describe(dataset, folder)
     model = model or spec.model
     title, hyper = model_spec(model).title, assignments(sets)
     values = resolve(kind.Hyper, model, hyper, algo)
-    size = footprint(algo, model, spec, hyper)
+    size = footprint(algo, model, spec, folder, hyper)
     kept = ", ".join(f"{name} ({n:,})" for name, n in size.kept.items()) or "nothing"
     click.echo(f"{kind.title}\n{kind.summary}\n{kind.citation}\n")
     click.echo(
-        f"With the {title} on {spec.title} ({size.model_parameters:,} parameters), per client"
+        f"With the {title} on {spec.title} ({size.model_parameters:,} parameters), each of "
+        f"{size.clients} clients"
     )
     click.echo(f"  keeps     {kept}")
     click.echo(f"  sends     {size.parameters_up:,} parameters, {size.bytes_up:,} bytes per round")

@@ -82,6 +82,7 @@ _sources = _together(
     click.option("--data-dir", metavar="DIR", help="Prepared datasets; implies --source real."),
     click.option("--config", "config_file", metavar="FILE", help="Settings from a YAML file."),
 )
+of_data = _together(_settings(_OF_DATA), _sources)
 _output = _together(
     click.option(
         "--out", default="figures", show_default=True, metavar="FILE|DIR",
@@ -133,17 +134,15 @@ def list_() -> None:
 
 
 @figure.command()
-@_settings(_OF_DATA)
-@_sources
+@of_data
 @_output
 def distribution(**options: Any) -> None:
     """Samples per class and client, a circle each."""
-    from pfl_bench.experiment import load_data
+    from pfl_bench.cli.figureruns import dealt
     from pfl_bench.figures import distribution as drawing
 
     wanted, files = _asked(options)
-    config = wanted.config("fedavg")
-    dataset, partition = load_data(config, wanted.data_dir, wanted.options.partition)
+    config, dataset, partition = dealt(wanted)
     counts = partition.histogram(dataset.y, dataset.classes)
     files.write(
         f"distribution-{_place(config)}-{config.clients}",

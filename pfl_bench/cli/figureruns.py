@@ -14,15 +14,17 @@ import click
 
 from pfl_bench import data, paths
 from pfl_bench.cli.display import watch
-from pfl_bench.cli.run import gather, number_of_seeds
+from pfl_bench.cli.run import gather
 from pfl_bench.config import RunConfig
+from pfl_bench.data import Dataset
+from pfl_bench.datasets.partition import Partition
 from pfl_bench.errors import UserError, unknown
-from pfl_bench.experiment import Fingerprint, configure
+from pfl_bench.experiment import Fingerprint, configure, load_data
 from pfl_bench.figures.methods import Method, Trial
 from pfl_bench.hyper import knobs
 from pfl_bench.registry import algorithm_names, load_algorithm, load_plugin
 from pfl_bench.runner import Options, choose_device, execute
-from pfl_bench.settings import Profile, load_profile
+from pfl_bench.settings import Profile
 from pfl_bench.simulator import Simulator
 from pfl_bench.store import Store, StoredRun
 from pfl_bench.tableplan import known_to
@@ -83,17 +85,22 @@ def read(
     for plugin in plugins:
         load_plugin(Path(plugin))
     choose_device(device)
-    chosen, hyper, extra = gather(config_file, flags, sets, data_dir)
-    loaded = load_profile(profile or str(extra.get("profile", "quick")))
-    number = seeds if seeds is not None else extra.get("seeds", loaded.seeds if are_averaged else 1)
+    asked = gather(config_file, flags, sets, data_dir, profile, seeds)
+    number = asked.seeds or (asked.profile.seeds if are_averaged else 1)
     options = Options(
         data_dir=paths.data_dir(data_dir),
-        partition=chosen.get("partition"),
+        partition=asked.chosen.get("partition"),
         workers=workers,
         device=device,
     )
     store = Store(paths.results_dir(results_folder))
-    return Wanted(loaded, chosen, hyper, number_of_seeds(number), options, store, quiet)
+    return Wanted(asked.profile, asked.chosen, asked.hyper, number, options, store, quiet)
+
+
+def dealt(wanted: Wanted) -> tuple[RunConfig, Dataset, Partition]:
+    """A run of any method, its data, and who holds which sample: the methods share them."""
+    config = wanted.config("fedavg")
+    return config, *load_data(config, wanted.data_dir, wanted.options.partition)
 
 
 def algorithms(text: str) -> list[str]:

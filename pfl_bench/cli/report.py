@@ -53,7 +53,8 @@ def report(
     told = write_report(
         out,
         store,
-        [load_table(name) for name in names or table_names()],
+        [load_table(name).with_plugins(plugins) for name in names]
+        or [load_table(name) for name in table_names()],
         [load_profile(name) for name in profiles or profile_names()],
         paths.data_dir(data_dir),
     )

@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from pfl_bench.comparison import bars, scored
+from pfl_bench.config import SOURCE_LABELS
+from pfl_bench.console import standard_output
 from pfl_bench.errors import UserError, shown, unknown
 from pfl_bench.files import write_atomically
 from pfl_bench.paths import results_dir, user_path
-from pfl_bench.records import to_json
+from pfl_bench.records import flat, to_json
 from pfl_bench.store import Store, StoredRun, read_run
 
 if TYPE_CHECKING:
@@ -22,9 +25,6 @@ if TYPE_CHECKING:
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 _SHORT_KEY = 8
-_PIPE_WIDTH = 200
-_BARS = "▁▂▃▄▅▆▇█"
-_CURVE_WIDTH = 60
 # What identifies a run in a table of rounds; the rest is one `results export` away.
 _IDENTITY = ("algo", "dataset", "source", "setting", "beta", "clients", "seed")
 
@@ -82,8 +82,8 @@ def show(key: str, folder: Path | None) -> None:
     click.echo(f"{run.path.name}: {run.status}")
     if run.problem:
         click.echo(f"  {run.problem}")
-    if curve := [record for record in run.records() if record.accuracy is not None]:
-        click.echo(f"\naccuracy  {_curve(curve)}")
+    if curve := scored(run.records()):
+        click.echo(f"\naccuracy  {_line(curve)}")
     for title, section in (("configuration", run.config), ("summary", summary),
                            ("provenance", origin)):  # fmt: skip
         _print_section(title, section)
@@ -180,7 +180,6 @@ def _overview(run: StoredRun) -> dict[str, Any]:
 
 
 def _print_table(runs: Iterable[StoredRun]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
@@ -194,7 +193,7 @@ def _print_table(runs: Iterable[StoredRun]) -> None:
         line = _overview(run)
         table.add_row(
             _text(line["algo"]),
-            _text(line["dataset"]) + (" (stand-in)" if line["source"] == "standin" else ""),
+            _text(line["dataset"]) + SOURCE_LABELS.get(str(line["source"]), ""),
             _setting(run.config),
             _text(line["seed"]),
             _text(line["rounds"]),
@@ -203,10 +202,7 @@ def _print_table(runs: Iterable[StoredRun]) -> None:
             _text(line["finished"])[:16].replace("T", " "),
             run.key[:_SHORT_KEY],
         )
-    console = Console(markup=False, highlight=False)
-    if not console.is_terminal:
-        console.width = _PIPE_WIDTH
-    console.print(table)
+    standard_output().print(table)
 
 
 def _setting(config: dict[str, Any]) -> str:
@@ -241,45 +237,29 @@ def named_run(name: str, store: Store) -> StoredRun:
     raise UserError(f"no run {shown(name)} among the {len(runs)} in {store.root}{hint}")
 
 
-def _curve(records: list[RoundRecord]) -> str:
+def _line(curve: list[tuple[int, float]]) -> str:
     """The accuracy over the rounds as a line of bars, with its ends in figures."""
-    values = [record.accuracy or 0.0 for record in records]
-    low, high = min(values), max(values)
-    width = min(_CURVE_WIDTH, len(values))
-    sampled = [values[round(i * (len(values) - 1) / max(1, width - 1))] for i in range(width)]
-    steps = len(_BARS) - 1
-    bars = "".join(_BARS[round(steps * (v - low) / (high - low)) if high > low else 0]
-                   for v in sampled)  # fmt: skip
-    rounds = f"rounds {records[0].round} to {records[-1].round}"
-    return f"{bars}  {100 * low:.2f} % to {100 * high:.2f} %, {rounds}"
+    values = [value for _, value in curve]
+    low, high, rounds = min(values), max(values), curve[-1][0]
+    line = bars(curve, rounds, low, high)
+    return f"{line}  {low:.2f} % to {high:.2f} %, rounds 1 to {rounds}"
 
 
 def _print_section(title: str, section: dict[str, Any]) -> None:
     if not section:
         return
-    flat = _flat(section)
-    width = max(map(len, flat))
+    cells = flat(section)
+    width = max(map(len, cells))
     click.echo(f"\n{title}")
-    for name, value in flat.items():
+    for name, value in cells.items():
         click.echo(f"  {name:<{width}}  {_text(value)}")
-
-
-def _flat(section: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested names joined by dots; a list becomes one JSON cell."""
-    cells: dict[str, Any] = {}
-    for name, value in section.items():
-        if isinstance(value, dict):
-            cells.update(_flat(value, f"{prefix}{name}."))
-        else:
-            cells[prefix + name] = to_json(value) if isinstance(value, list) else value
-    return cells
 
 
 def _run_row(run: StoredRun) -> dict[str, Any]:
     """Configuration columns by their own names, then the summary's; a name both have, such as
     `rounds`, is the planned value, and `summary.rounds` the one reached."""
-    planned = {"key": run.key, "status": run.status, **_flat(run.config)}
-    reached = _flat(run.summary or {})
+    planned = {"key": run.key, "status": run.status, **flat(run.config)}
+    reached = flat(run.summary or {})
     shared = {"rounds", *planned} - {"key", "status"}
     return planned | {
         f"summary.{name}" if name in shared else name: value for name, value in reached.items()
@@ -304,4 +284,4 @@ def _round_row(run: StoredRun, record: RoundRecord) -> dict[str, Any]:
         "extras": record.extras,
         "seconds": record.seconds,
     }
-    return {"key": run.key, **identity, **_flat(measured)}
+    return {"key": run.key, **identity, **flat(measured)}

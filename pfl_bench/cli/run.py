@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ import click
 from pfl_bench.cli.backend import backend_options, hired, run_seeds
 from pfl_bench.errors import UserError, shown, unknown
 from pfl_bench.paths import user_path
-from pfl_bench.settings import SETTINGS
+from pfl_bench.settings import SETTINGS, Profile, checked, load_profile
 
 if TYPE_CHECKING:
     from pfl_bench.config import RunConfig
@@ -90,7 +91,6 @@ def run(
     from pfl_bench.experiment import configure
     from pfl_bench.registry import load_plugin
     from pfl_bench.runner import Options, choose_device
-    from pfl_bench.settings import load_profile
     from pfl_bench.store import Store
     from pfl_bench.tablerun import Crew
     from pfl_bench.tensorboard import check_installed, execute_logged
@@ -106,10 +106,8 @@ def run(
         raise UserError(f"--profile-time needs --backend local, not {backend!r}")
     if tensorboard is not None:
         check_installed()
-    chosen, hyper, extra = gather(config_file, flags, sets, data_dir)
-    if profile is None:
-        profile = str(extra.get("profile") or "quick")
-    chosen_profile = load_profile(profile)
+    asked = gather(config_file, flags, sets, data_dir, profile, seeds)
+    chosen, hyper, chosen_profile = asked.chosen, asked.hyper, asked.profile
     folder = paths.data_dir(data_dir)
     options = Options(
         data_dir=folder,
@@ -123,7 +121,7 @@ def run(
     first = configure(chosen_profile, chosen, hyper, folder)
     configs = [
         configure(chosen_profile, {**chosen, "seed": first.seed + k}, hyper, folder)
-        for k in range(number_of_seeds(seeds if seeds is not None else extra.get("seeds")))
+        for k in range(asked.seeds or 1)
     ]
     store = Store(paths.results_dir(results_folder))
     store.tidy()
@@ -163,15 +161,28 @@ def run(
         raise click.exceptions.Exit(FAILED)
 
 
+@dataclass(frozen=True)
+class Asked:
+    """What a user says of a run, in a file and on the command line."""
+
+    profile: Profile
+    chosen: dict[str, Any]
+    """Settings."""
+    hyper: dict[str, Any]
+    seeds: int | None
+    """How many; None where that is left to the command."""
+
+
 def gather(
     config_file: str | None,
     flags: dict[str, str | None],
     sets: tuple[str, ...],
     data_dir: str | None,
-) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """Settings, hyper-parameters and the rest, from the file and the flags; flags win. A folder of
-    real data given by hand is meant to be used."""
-    from pfl_bench.settings import checked
+    profile: str | None,
+    seeds: str | None = None,
+) -> Asked:
+    """What the file and the flags say; flags win, and an empty key says nothing. A folder of real
+    data given by hand is meant to be used."""
     from pfl_bench.yamlfile import read_yaml
 
     content = {} if config_file is None else read_yaml(user_path(config_file))
@@ -186,7 +197,15 @@ def gather(
     chosen |= checked({k: v for k, v in flags.items() if v is not None}, "this run")
     if data_dir is not None and not {"source", "partition"} & chosen.keys():
         chosen["source"] = "real"
-    return chosen, {**hyper, **assignments(sets)}, extra
+    if profile is None:
+        profile = str(extra.get("profile") or "quick")
+    number = extra.get("seeds") if seeds is None else seeds
+    return Asked(
+        load_profile(profile),
+        chosen,
+        {**hyper, **assignments(sets)},
+        None if number is None else _number_of_seeds(number),
+    )
 
 
 def assignments(texts: tuple[str, ...], example: str = "--set mu=0.01") -> dict[str, str]:
@@ -202,9 +221,9 @@ def _assignment(text: str, example: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
-def number_of_seeds(value: Any) -> int:
+def _number_of_seeds(value: Any) -> int:
     try:
-        count = 1 if value is None else int(str(value))
+        count = int(str(value))
     except ValueError:
         count = 0
     if not 1 <= count <= 1000:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,7 @@ from pfl_bench.cli.backend import backend_options, hired
 from pfl_bench.errors import UserError
 from pfl_bench.paths import user_path
 from pfl_bench.settings import Profile, load_profile
-from pfl_bench.tablespec import load_table, table_names
+from pfl_bench.tablespec import TableSpec, load_table, table_names
 
 if TYPE_CHECKING:
     from pfl_bench.store import Store
@@ -92,17 +91,17 @@ def table(
     hire = hired(backend, address, gpus, jobs)
     for plugin in plugins:
         load_plugin(Path(plugin))
-    chosen_profile = _profile(profile, data_dir)
+    chosen_profile = load_profile(profile)
     seeds = seeds or chosen_profile.seeds
     folder, store = paths.data_dir(data_dir), Store(paths.results_dir(results_folder))
     if name == "list":
         _refuse({"--rows": rows, "--columns": columns, "--dry-run": dry_run, "--out": out})
         _refuse({"--attack": attack})
-        _list(chosen_profile, seeds, store, folder)
+        _list(chosen_profile, seeds, store, folder, data_dir is not None)
         return
-    spec = load_table(name)
+    spec = _table(name, data_dir is not None)
     spec = spec.restricted(_names(rows, spec.rows), _names(columns, spec.columns))
-    spec = spec.attacked(assignments(attack, "--attack target=update"))
+    spec = spec.attacked(assignments(attack, "--attack target=update")).with_plugins(plugins)
     fingerprint = known_to(store) if render_only else None
     plan = plan_table(spec, chosen_profile, seeds, store, folder, fingerprint)
     if dry_run:
@@ -124,12 +123,10 @@ def table(
         context.exit(FAILED)
 
 
-def _profile(name: str, data_dir: str | None) -> Profile:
-    """The profile; a folder of real data given by hand is meant to be used, as in `run`."""
-    profile = load_profile(name)
-    if data_dir is None:
-        return profile
-    return replace(profile, run={**profile.run, "source": "real"})
+def _table(name: str, has_folder: bool) -> TableSpec:
+    """The table; a folder of real data given by hand is meant to be used, as in `run`."""
+    spec = load_table(name)
+    return spec.on_real_data() if has_folder else spec
 
 
 def _refuse(options: dict[str, object]) -> None:
@@ -144,7 +141,7 @@ def _names(texts: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
     return tuple(stripped for name in parts if (stripped := name.strip()))
 
 
-def _list(profile: Profile, seeds: int, store: Store, data_dir: Path) -> None:
+def _list(profile: Profile, seeds: int, store: Store, data_dir: Path, has_folder: bool) -> None:
     """How much of each table is stored; the runs that several cells share count once."""
     from pfl_bench.tableplan import known_to, plan_table
 
@@ -152,7 +149,7 @@ def _list(profile: Profile, seeds: int, store: Store, data_dir: Path) -> None:
     names = table_names()
     width, known = max(map(len, names), default=0), known_to(store)
     for name in names:
-        spec = load_table(name)
+        spec = _table(name, has_folder)
         plan = plan_table(spec, profile, seeds, store, data_dir, known)
         click.echo(f"{name:<{width}}  {_stored_share(plan)}  {spec.caption}")
 

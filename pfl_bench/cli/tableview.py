@@ -19,12 +19,12 @@ from rich.table import Table
 from rich.text import Text
 
 from pfl_bench.cli.display import duration
+from pfl_bench.console import standard_output
 from pfl_bench.measures import MEASURES
 from pfl_bench.store import StoredRun
 from pfl_bench.tableplan import CellPlan, Pace, Place, PlannedRun, TablePlan
 from pfl_bench.tablerun import TableWatcher
 
-PIPE_WIDTH = 200
 REFRESHES_PER_SECOND = 4
 
 
@@ -66,10 +66,7 @@ def grid(plan: TablePlan, running: Mapping[Place, str] | None = None) -> Table:
 
 
 def print_grid(plan: TablePlan) -> None:
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = PIPE_WIDTH
-    console.print(grid(plan))
+    standard_output().print(grid(plan))
 
 
 def _cell_text(plan: TablePlan, place: Place, progress: str | None) -> Text:
