@@ -46,6 +46,12 @@ class Partition:
         rows = [np.bincount(y[np.concatenate(parts)], minlength=classes) for parts in held]
         return np.stack(rows)
 
+    def majority_accuracy(self, y: np.ndarray) -> float:
+        """The score of learning nothing but each client's most frequent training class."""
+        held = zip(self.train, self.test, strict=True)
+        right = sum((y[test] == np.bincount(y[train]).argmax()).sum() for train, test in held)
+        return float(right / sum(map(len, self.test)))
+
 
 def minimum_samples(batch_size: int, total: int, clients: int) -> int:
     """The fewest samples a client may hold: a batch of test data or half the fair share.

@@ -100,6 +100,7 @@ def test_the_fingerprint_is_that_of_the_partition_asked_for(tmp_path: Path) -> N
     rest = "--partition-seed 7 --fraction 0.5"
     output = run_on(tmp_path, "few", *options.split(), *rest.split())
     assert f"partition {made.fingerprint} " in output
+    assert f"most frequent class: {100 * made.majority_accuracy(part):.2f}% of the test" in output
     assert output.startswith("few, 50% of it, pathological 5|10, 5 clients")
 
 
@@ -108,6 +109,7 @@ def test_json_holds_the_sizes_and_the_histogram(tmp_path: Path) -> None:
     made = make_partition(y, 4, setting="iid", clients=4)
     output = json.loads(run_on(tmp_path, "few", "--setting", "iid", "--clients", "4", "--json"))
     assert output["fingerprint"] == made.fingerprint
+    assert output["majority_accuracy"] == made.majority_accuracy(y)
     assert [client["classes"] for client in output["clients"]] == made.histogram(y, 4).tolist()
     assert [client["train"] for client in output["clients"]] == [75] * 4
 

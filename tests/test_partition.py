@@ -134,6 +134,13 @@ def test_the_histogram_counts_train_and_test_labels_of_each_client() -> None:
     assert partition.histogram(y, 4).tolist() == [[1, 1, 1, 0], [1, 0, 2, 0]]
 
 
+def test_the_majority_is_that_of_the_training_samples_counted_on_the_test_samples() -> None:
+    y = np.array([0, 0, 1, 1, 1, 2, 2, 0])
+    train = (np.array([0, 1, 2]), np.array([5, 6]))  # mostly 0, mostly 2
+    test = (np.array([3, 4, 7]), np.array([5]))  # one of three, one of one
+    assert Partition(train, test).majority_accuracy(y) == 0.5
+
+
 @pytest.mark.parametrize(
     ("batch_size", "total", "clients", "expected"),
     [(10, 60_000, 20, 40), (10, 60_000, 1000, 30), (100, 60_000, 20, 400), (10, 50, 20, 2)],

@@ -51,7 +51,9 @@ def partition(
         return
     samples = f"{histogram.sum():,} samples"
     click.echo(f"{problem(config)}: {samples} [{wanted.profile.name} profile]")
-    click.echo(f"partition {dealt.fingerprint} of data {dataset.fingerprint}\n")
+    click.echo(f"partition {dealt.fingerprint} of data {dataset.fingerprint}")
+    majority = f"{100 * dealt.majority_accuracy(dataset.y):.2f}%"
+    click.echo(f"always answering a client's most frequent class: {majority} of the test samples\n")
     if dealt.clients > MANY_CLIENTS and not every_client:
         click.echo(_aligned(_summary(dealt, histogram), text_column=0))
         click.echo("\n--all shows every client")
@@ -72,6 +74,7 @@ def _as_json(
         "fraction": config.fraction,
         "profile": profile,
         "fingerprint": dealt.fingerprint,
+        "majority_accuracy": dealt.majority_accuracy(dataset.y),
         "clients": [
             {"train": len(train), "test": len(test), "classes": row} for train, test, row in held
         ],
