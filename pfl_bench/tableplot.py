@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import statistics
 import textwrap
+from collections.abc import Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,11 +51,29 @@ def draw(plan: TablePlan) -> Figure:
 
 
 def _title(sheet: Sheet, letters: int) -> str:
-    seeds = "1 seed" if sheet.plan.seeds == 1 else f"{sheet.plan.seeds} seeds"
     standin = any(entry.standin for entry in sheet.entries.values())
-    data = "embedded stand-in data, not the paper's" if standin else "real data"
-    below = f"profile {sheet.plan.profile.name}, {seeds}, {data}"
+    data = "embedded stand-in data, not the paper's" if standin else _share(sheet.plan)
+    below = f"profile {sheet.plan.profile.name}, {_seeds(sheet)}, {data}"
     return f"{textwrap.fill(sheet.plan.spec.caption, letters)}\n{below}"
+
+
+def _seeds(sheet: Sheet) -> str:
+    """How many there are, beside how many there should be if some are missing."""
+    wanted = sheet.plan.seeds
+    found = {entry.seeds for entry in sheet.entries.values() if entry.mean is not None}
+    of_all = f"{wanted} seed{'' if wanted == 1 else 's'}"
+    return of_all if found <= {wanted} else f"{_span(found)} of {of_all}"
+
+
+def _share(plan: TablePlan) -> str:
+    """Real data, and how much of it."""
+    shares = {100 * config.fraction for cell in plan.cells.values() for config in cell.configs}
+    return "real data" if shares <= {100} else f"{_span(shares)} % of the real data"
+
+
+def _span(values: Set[float]) -> str:
+    low, high = min(values), max(values)
+    return f"{low:g}" if low == high else f"{low:g} to {high:g}"
 
 
 def _heat_map(sheet: Sheet) -> Figure:

@@ -13,6 +13,7 @@ from fakeplans import PROFILE, cell_plan, stored, stored_rounds, table_plan
 from rich.console import Console
 from toy import toy_config
 
+from pfl_bench import tableplot
 from pfl_bench.render import to_csv, to_latex, to_markdown, to_terminal, write_all
 from pfl_bench.sheet import command, facts, make_sheet, signed
 from pfl_bench.tableplan import CellPlan, TablePlan
@@ -309,3 +310,22 @@ def test_a_table_drawn_twice_is_the_same_bytes(tmp_path: Path) -> None:
     first, second = (write_all(_plan(), tmp_path / name) for name in "ab")
     for one, other in zip(first, second, strict=True):
         assert one.read_bytes() == other.read_bytes(), one.name
+
+
+@pytest.mark.parametrize(
+    ("seeds", "fraction", "said"),
+    [
+        ([50.0, 51.0, 52.0], 1.0, "3 seeds, real data"),
+        ([50.0, None, None], 0.03, "1 of 3 seeds, 3 % of the real data"),
+    ],
+)
+def test_a_picture_says_how_many_seeds_and_how_much_data_it_rests_on(
+    seeds: list[float | None], fraction: float, said: str
+) -> None:
+    cells = []
+    for place in (("A", "x"), ("A", "y"), ("B", "x"), ("B", "y")):
+        made = cell_plan(place, seeds)
+        configs = tuple(dataclasses.replace(c, fraction=fraction) for c in made.configs)
+        cells.append(dataclasses.replace(made, configs=configs))
+    title = tableplot.draw(table_plan(cells, seeds=3)).get_suptitle()
+    assert title.endswith(f"profile quick, {said}")
