@@ -49,15 +49,15 @@ def kept_bytes(simulator: Simulator) -> int:
     return sum(storage.nbytes() for storage in storages.values())
 
 
-def needed_gigabytes(algo: str, clients: int) -> float:
-    """For a round: the state before it and the state after it, extrapolated from a few clients."""
+def needed_gigabytes(algo: str) -> float:
+    """Per client for a round: the state before it and the state after it, from a few clients."""
 
     def kept(few: int) -> int:
         simulator = Workload(algo, CIFAR, 100 * few, clients=few).simulator(workers=1)
         next(simulator.rounds())
         return kept_bytes(simulator)
 
-    return 2 * (kept(8) - kept(4)) / 4 * clients / 1e9
+    return 2 * (kept(8) - kept(4)) / 4 / 1e9
 
 
 def available_gigabytes() -> float:
@@ -85,9 +85,9 @@ def measure(
     rows = []
     for algo in algos:
         builders = {}
-        free = 0.9 * available_gigabytes()
+        free, each = 0.9 * available_gigabytes(), needed_gigabytes(algo)
         for n in sorted(clients):
-            needed = needed_gigabytes(algo, n)
+            needed = n * each
             free -= needed
             if free < 0:
                 told(f"{algo}, {n} clients: left out, it needs {needed:.1f} GB")
