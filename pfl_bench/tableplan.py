@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -194,13 +194,16 @@ def known_to(store: Store) -> Fingerprint:
     results come from: reading them takes no data. So too of a stand-in that none of them comes
     from: another processor drew theirs, and a few pixels differ."""
 
-    @cache
-    def runs() -> list[StoredRun]:
-        return [run for run in store.all() if run.is_final]
+    def results() -> Iterator[StoredRun]:
+        return (run for run in store.all() if run.is_final)
 
     @cache
     def stored() -> dict[tuple[str, str], str]:
-        return fingerprints(runs())
+        return fingerprints(results())
+
+    @cache
+    def has_results(fingerprint: str) -> bool:
+        return any(run.config.get("data_fingerprint") == fingerprint for run in results())
 
     def tell(name: str, source: str, data_dir: Path) -> str:
         try:
@@ -209,7 +212,7 @@ def known_to(store: Store) -> Fingerprint:
             if (name, source) not in stored():
                 raise
             return stored()[name, source]
-        if source != "standin" or any(run.config["data_fingerprint"] == here for run in runs()):
+        if source != "standin" or has_results(here):
             return here
         return stored().get((name, source), here)
 

@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 from PIL import Image
 from prepared import NAME, prepare_toy
+from toy import toy_config
 
 from pfl_bench.cli import main
 from pfl_bench.cli.figure import figure
@@ -136,6 +137,20 @@ def test_stored_results_are_drawn_without_the_data_they_come_from(tmp_path: Path
     missing = CliRunner().invoke(main, ("figure", "curves", *flags, *store, "--seeds", "9"))
     assert missing.exit_code == 2
     assert "Cifar100 is not prepared" in missing.output
+
+
+def test_results_on_a_stand_in_drawn_elsewhere_do_not_hinder_the_one_drawn_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    theirs = toy_config(dataset="mnist", source="standin", data_fingerprint="theirs")
+    with Store(tmp_path / "results").open(theirs) as writer:
+        writer.finish("skipped", "for a test")
+    small = ("--dataset", "mnist", "--fraction", "0.05")
+    run = ("--algos", "fedavg", "--rounds", "1", "--seeds", "1", "--quiet", "--format", "png")
+    for command in (("data", "partition"), ("figure", "distribution"), ("figure", "curves", *run)):
+        result = CliRunner().invoke(main, (*command, *small))
+        assert result.exit_code == 0, result.output
 
 
 def test_one_file_can_be_named_and_has_the_width_of_a_page(bench: Bench, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from pfl_bench import data, paths
+from pfl_bench import paths
 from pfl_bench.cli.display import watch
 from pfl_bench.cli.run import gather
 from pfl_bench.config import RunConfig
@@ -51,15 +51,25 @@ class Wanted:
         return self.options.data_dir
 
     def config(self, algo: str, series: Sequence[str] = (), seed: int = 0) -> RunConfig:
-        """The run of a method under the seed that stands `seed` places after the first."""
+        """The run of a method under the seed that stands `seed` places after the first, as it is
+        looked for among stored results: their data may be elsewhere or drawn elsewhere."""
+        return self._configured(algo, series, seed, self._known)
+
+    def config_here(self, algo: str, series: Sequence[str] = (), seed: int = 0) -> RunConfig:
+        """The same as it would be carried out, on the data that are here."""
+        return self._configured(algo, series, seed, None)
+
+    def _configured(
+        self, algo: str, series: Sequence[str], seed: int, fingerprint: Fingerprint | None
+    ) -> RunConfig:
         first = self.chosen.get("seed", self.profile.run.get("seed", 0))
         chosen = {**self.chosen, "algo": algo, "record": ",".join(series), "seed": first + seed}
         known = _hyper_parameters(algo)
         hyper = {name: value for name, value in self.hyper.items() if name in known}
-        return configure(self.profile, chosen, hyper, self.data_dir, self._fingerprint)
+        return configure(self.profile, chosen, hyper, self.data_dir, fingerprint)
 
     @cached_property
-    def _fingerprint(self) -> Fingerprint:
+    def _known(self) -> Fingerprint:
         return known_to(self.store)
 
 
@@ -99,7 +109,7 @@ def read(
 
 def dealt(wanted: Wanted) -> tuple[RunConfig, Dataset, Partition]:
     """A run of any method, its data, and who holds which sample: the methods share them."""
-    config = wanted.config("fedavg")
+    config = wanted.config_here("fedavg")
     return config, *load_data(config, wanted.data_dir, wanted.options.partition)
 
 
@@ -126,21 +136,25 @@ def methods(
     _check_known(wanted.hyper, algos)
     for algo in algos:
         _check_series(algo, series)
-    configs = [[wanted.config(a, series, k) for a in algos] for k in range(wanted.seeds)]
+    configs = {
+        (algo, seed): wanted.config(algo, series, seed)
+        for seed in range(wanted.seeds)
+        for algo in algos
+    }
     found = {
-        config.key: wanted.store.find(config) if are_timed else stored(config, wanted.store)
-        for config in itertools.chain(*configs)
+        place: wanted.store.find(config) if are_timed else stored(config, wanted.store)
+        for place, config in configs.items()
     }
     missing = sum(run is None for run in found.values())
     if missing and not wanted.quiet:
         click.echo(f"{missing} of {len(found)} runs are not stored and run now", err=True)
-    trials = [
-        [Trial.of(found[config.key] or _run(config, wanted)) for config in one] for one in configs
-    ]
-    by_method = zip(*trials, strict=True)
+    trials = {
+        (algo, seed): Trial.of(run or _run(wanted.config_here(algo, series, seed), wanted))
+        for (algo, seed), run in found.items()
+    }
     return [
-        Method(load_algorithm(algo).title, tuple(of_method))
-        for algo, of_method in zip(algos, by_method, strict=True)
+        Method(load_algorithm(a).title, tuple(trials[a, k] for k in range(wanted.seeds)))
+        for a in algos
     ]
 
 
@@ -158,9 +172,6 @@ def stored(config: RunConfig, store: Store) -> StoredRun | None:
 
 
 def _run(config: RunConfig, wanted: Wanted) -> StoredRun:
-    if config.source == "standin":  # of the stored results' data, which others may have drawn
-        here = data.fingerprint(config.dataset, config.source, wanted.data_dir)
-        config = replace(config, data_fingerprint=here)
     with watch(config, wanted.quiet) as watcher:
         return execute(config, wanted.store, wanted.options, watcher)
 
@@ -168,7 +179,7 @@ def _run(config: RunConfig, wanted: Wanted) -> StoredRun:
 def trained_model(wanted: Wanted, algo: str) -> Simulator:
     """The simulator of a run after its last round; the run is repeated if its state is gone."""
     _check_known(wanted.hyper, [algo])
-    config = wanted.config(algo)
+    config = wanted.config_here(algo)
     with watch(config, wanted.quiet) as watcher:
         return trained(config, wanted.store, wanted.options, watcher)
 
