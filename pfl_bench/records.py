@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 _NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_TRAFFIC = ("bytes_up", "bytes_down", "parameters_up", "parameters_down")
 _SCORE = {"round", "accuracy", "mean_over_clients", "std_over_clients", "worst_decile"}
 _LINE = re.compile(rb'(?P<start>\{.*),"crc32":"(?P<crc>[0-9a-f]{8})"\}', re.DOTALL)
 
@@ -209,10 +210,10 @@ def summarise(records: Sequence[RoundRecord]) -> dict[str, Any]:
     seconds = math.fsum(record.total_seconds for record in records)
     joined = sum(len(record.joined) for record in records)
     traffic = {
-        f"{name}_per_client": sum(getattr(record, name) for record in records) / joined
+        _per_client(name): sum(getattr(record, name) for record in records) / joined
         if joined
         else None
-        for name in ("bytes_up", "bytes_down", "parameters_up", "parameters_down")
+        for name in _TRAFFIC
     }
     return {
         "best": _score(best[0]) if best else None,
@@ -224,18 +225,27 @@ def summarise(records: Sequence[RoundRecord]) -> dict[str, Any]:
     }
 
 
+def _per_client(name: str) -> str:
+    return f"{name}_per_client"
+
+
 def check_summary(summary: dict[str, Any]) -> None:
     """Raises `DamagedError` where a sealed document is not a summary as `summarise` makes them."""
     scores = [summary[name] for name in ("best", "last") if summary.get(name) is not None]
     if not all(isinstance(score, dict) and set(score) == _SCORE for score in scores):
         raise DamagedError("its scores are not those of a run")
+    optional = (summary.get(name) for name in ("seconds_per_round", *map(_per_client, _TRAFFIC)))
     figures = [
         summary.get("total_seconds"),
         *(value for score in scores for value in score.values()),
+        *(value for value in optional if value is not None),
     ]
     if not _are(int, [summary.get("rounds")]) or not _are(float, figures):
         raise DamagedError("its figures are not those of a run")
-    if not isinstance(summary.get("provenance", {}), dict):
+    if not isinstance(summary.get("reason"), str | None):
+        raise DamagedError("its reason is no sentence")
+    origin = summary.get("provenance", {})
+    if not isinstance(origin, dict) or not isinstance(origin.get("peak_memory"), int | None):
         raise DamagedError("its provenance is not that of a run")
 
 

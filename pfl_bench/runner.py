@@ -16,7 +16,7 @@ from pfl_bench.data import Dataset
 from pfl_bench.datasets.partition import Partition
 from pfl_bench.errors import UserError, unknown
 from pfl_bench.experiment import load_data
-from pfl_bench.records import RoundRecord
+from pfl_bench.records import DamagedError, RoundRecord
 from pfl_bench.simulator import Simulator
 from pfl_bench.stopwatch import RunWatch
 from pfl_bench.store import RunWriter, Store, StoredRun
@@ -83,7 +83,7 @@ def execute(
     with store.open(config) as writer:
         if writer.finished and serves(writer.finished, options):
             return writer.finished  # by another process, while this one waited
-        if options.fresh or (options.timed and not _is_timed(writer)):
+        if starts_over(writer, options):
             writer.discard()
         for note in writer.notes:
             watcher.on_note(note)
@@ -98,9 +98,11 @@ def serves(stored: StoredRun, options: Options) -> bool:
     return not options.fresh and (is_timed or not options.timed)
 
 
-def _is_timed(writer: RunWriter) -> bool:
-    """Whether the rounds to continue from had the machine to themselves."""
-    return writer.checkpoint is not None and bool(writer.checkpoint.meta.get("timed"))
+def starts_over(writer: RunWriter, options: Options) -> bool:
+    """Whether what was computed so far is of no use: a repetition is asked for, or times are and
+    the rounds to continue from did not have the machine to themselves."""
+    had_it = writer.checkpoint is not None and bool(writer.checkpoint.meta.get("timed"))
+    return options.fresh or (options.timed and not had_it)
 
 
 def prepare(config: RunConfig, options: Options) -> tuple[Simulator, Partition]:
@@ -128,9 +130,8 @@ def _simulate(
 ) -> StoredRun:
     if reason := simulator.impossible:
         return writer.finish("skipped", reason)
+    _resume(simulator, writer, watcher)
     config, records = simulator.config, writer.records
-    if writer.checkpoint is not None:
-        simulator.resume(writer.checkpoint.round, writer.checkpoint.tensors)
     watcher.on_start(config, records)
     saver = _Saver(simulator, writer, options, watcher)
     try:
@@ -158,6 +159,19 @@ def _simulate(
     state = simulator.snapshot.tensors() if keeps else None
     with watch.measure("records"):
         return writer.finish(status, simulator.diverged, extra, state)
+
+
+def _resume(simulator: Simulator, writer: RunWriter, watcher: Watcher) -> None:
+    """Continue from the checkpoint, where there is one that fits."""
+    saved = writer.checkpoint
+    if saved is None:
+        return
+    try:
+        simulator.resume(saved.round, saved.tensors)
+    except DamagedError as misfit:
+        where = f"the checkpoint of round {saved.round}"
+        watcher.on_note(f"{where} does not fit: {misfit}; the run starts over")
+        writer.discard()
 
 
 class _Saver:

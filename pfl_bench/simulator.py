@@ -28,9 +28,9 @@ from pfl_bench.federation import Pool, Shard
 from pfl_bench.hyper import resolve
 from pfl_bench.models import Inputs, build_model, check_fit, seeded, useful_workers
 from pfl_bench.network import Network
-from pfl_bench.records import RoundRecord
+from pfl_bench.records import DamagedError, RoundRecord
 from pfl_bench.registry import load_algorithm
-from pfl_bench.snapshot import Snapshot, check_names
+from pfl_bench.snapshot import Snapshot, alike, check_names
 from pfl_bench.stopwatch import RoundWatch
 from pfl_bench.tally import CONVERGENCE, Tally, Trained
 
@@ -128,8 +128,16 @@ class Simulator:
         return [p for p in self.algorithm.shared if p in net.trainable_parts and p not in personal]
 
     def resume(self, round: int, tensors: dict[str, Tensor]) -> None:
-        """Continue after `round` from the tensors of a checkpoint."""
-        self.snapshot = Snapshot.from_tensors(round, tensors, self.device)
+        """Continue after `round` from the tensors of a checkpoint; DamagedError where the state is
+        not one of this run."""
+        found = self.snapshot.continued(round, tensors, self.device)
+        for index, state in found.clients.items():
+            if index >= self.task.clients or not alike(self._fresh_state, state):
+                kept = ", ".join(self._fresh_state) or "nothing"
+                raise DamagedError(f"a client's state is now {kept}")
+        if any(stats.shape != self._fresh_stats.shape for stats in found.stats.values()):
+            raise DamagedError("the model has other batch-norm statistics")
+        self.snapshot = found
 
     def rounds(self) -> Iterator[RoundRecord]:
         """Train until the last round, yielding a record after each."""

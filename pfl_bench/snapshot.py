@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from pfl_bench.algorithm import ServerState
+from pfl_bench.records import DamagedError
 
 
 def check_names(*states: Mapping[str, Any]) -> None:
@@ -44,8 +45,23 @@ class Snapshot:
             flat["server_stats"] = self.server_stats
         return flat
 
+    def continued(self, round: int, flat: dict[str, Tensor], device: torch.device) -> Snapshot:
+        """The snapshot in a checkpoint of a run that began with this one; DamagedError where it
+        cannot be, as when the method has come to keep something else."""
+        try:
+            found = self._from_tensors(round, flat, device)
+        except (ValueError, KeyError) as error:
+            raise DamagedError(f"it cannot be read ({error})") from error
+        # An empty list leaves no trace in a checkpoint.
+        lists = (name for name, value in self.server.items() if not isinstance(value, Tensor))
+        empty: ServerState = {name: [] for name in lists}
+        found = replace(found, server={**empty, **found.server})
+        if not alike(self.server, found.server):
+            raise DamagedError(f"the server's state is now {', '.join(self.server)}")
+        return found
+
     @classmethod
-    def from_tensors(cls, round: int, flat: dict[str, Tensor], device: torch.device) -> Snapshot:
+    def _from_tensors(cls, round: int, flat: dict[str, Tensor], device: torch.device) -> Snapshot:
         snapshot = cls(round, {}, {}, {}, None)
         lists: dict[str, dict[int, Tensor]] = {}
         server_stats = None
@@ -67,3 +83,12 @@ class Snapshot:
         for key, values in lists.items():
             snapshot.server[key] = [values[i] for i in range(len(values))]
         return cls(round, snapshot.server, snapshot.clients, snapshot.stats, server_stats)
+
+
+def alike(declared: Mapping[str, Any], kept: Mapping[str, Any]) -> bool:
+    """Whether a kept state can be one that was declared so: what was declared empty may grow."""
+    return declared.keys() <= kept.keys() and all(
+        isinstance(kept[name], Tensor) and kept[name].shape == value.shape
+        for name, value in declared.items()
+        if isinstance(value, Tensor) and value.numel()
+    )

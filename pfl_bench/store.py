@@ -106,12 +106,15 @@ class StoredRun:
         return self.status in FINAL
 
     def records(self) -> list[RoundRecord]:
-        """The rounds recorded so far, up to the first damaged one."""
+        """The rounds recorded so far, up to the first damaged one; none of what cannot be read at
+        all, which is why the run counts as damaged."""
         places = (self.home or self.path, self.path)
         try:
             found = (_bytes_of(place / _RECORDS) for place in places)
             data = next((content for content in found if content is not None), b"")
         except OSError as error:
+            if self.status == "damaged":
+                return []
             raise UserError(f"cannot read {self.path / _RECORDS}: {error.strerror}") from error
         return read_lines(data)[0]
 
@@ -256,8 +259,10 @@ def _read_once(folder: Path) -> StoredRun:
             problem = str(error)
         else:
             return StoredRun(folder, settings, summary, summary["status"], home=home)
-    status = "interrupted" if problem is None else "damaged"
-    return StoredRun(folder, settings, None, status, problem)
+    if problem is not None:
+        return StoredRun(folder, settings, None, "damaged", problem)
+    _bytes_of(folder / _RECORDS)  # who continues the run, or counts its rounds, must read them
+    return StoredRun(folder, settings, None, "interrupted")
 
 
 class RunWriter:
@@ -486,7 +491,7 @@ def _fitting(path: Path, records: list[RoundRecord], data: bytes) -> tuple[Check
     kept = b"".join(line + b"\n" for line in data.split(b"\n")[:count])
     if not 0 < count <= len(records) or hashlib.sha256(kept).hexdigest() != bond.get("sha256"):
         raise DamagedError("the records it was saved with are gone")
-    return Checkpoint(records[count - 1].round, tensors, envelope["meta"]), kept
+    return Checkpoint(records[count - 1].round, tensors, _meta(envelope)), kept
 
 
 def _write_state(path: Path, tensors: dict[str, torch.Tensor], summary: dict[str, Any]) -> None:
@@ -499,7 +504,14 @@ def _state(path: Path, summary: dict[str, Any]) -> Checkpoint:
     tensors, envelope = checkpoint.read(path)
     if envelope.get("bond") != {"round": summary["rounds"], "sha256": summary["records_sha256"]}:
         raise DamagedError("it belongs to other records")
-    return Checkpoint(summary["rounds"], tensors, envelope["meta"])
+    return Checkpoint(summary["rounds"], tensors, _meta(envelope))
+
+
+def _meta(envelope: dict[str, Any]) -> dict[str, Any]:
+    """What the engine saved with the tensors of a checkpoint."""
+    if not isinstance(meta := envelope.get("meta"), dict):
+        raise DamagedError("it does not say how it was made")
+    return meta
 
 
 def _publish(folder: Path) -> None:

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from pfl_bench.config import RunConfig
 from pfl_bench.errors import UserError
-from pfl_bench.records import same_result
+from pfl_bench.records import DamagedError, same_result
 from pfl_bench.runner import Options, Watcher, execute, prepare
 from pfl_bench.simulator import Simulator
 from pfl_bench.store import Checkpoint, Store, StoredRun
@@ -36,7 +36,13 @@ def trained(
         raise UserError(f"the run {run.path.name} has no trained model: {run.status} ({reason})")
     state = run.state() or _replayed(config, store, options, watcher)
     simulator, _ = prepare(config, options)
-    simulator.resume(state.round, state.tensors)
+    try:
+        simulator.resume(state.round, state.tensors)
+    except DamagedError as misfit:
+        raise UserError(
+            f"the trained model kept in {run.path} does not fit: {misfit}; "
+            "`pfl-bench run --fresh` computes the run again"
+        ) from misfit
     return simulator
 
 

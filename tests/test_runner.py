@@ -257,6 +257,29 @@ def test_damaged_checkpoint_starts_the_run_over_and_says_so(
     assert_same(whole, resumed)
 
 
+def test_checkpoint_of_a_method_that_keeps_something_else_by_now_starts_the_run_over(
+    folder: Path, store: Store, whole: StoredRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options, config = Options(folder, checkpoint_every=1), configured(folder)
+    state = FedAvg.server_state
+    with monkeypatch.context() as before:
+        before.setattr(
+            FedAvg, "server_state", lambda *a: {f"old {k}": v for k, v in state(*a).items()}
+        )
+        before.setattr(
+            FedAvg,
+            "download",
+            lambda self, server, client: {k.removeprefix("old "): v for k, v in server.items()},
+        )
+        before.setattr(FedAvg, "aggregate", lambda self, server, uploads: server)
+        cut(config, store, options, 4, Killed)
+    log = Log()
+    resumed = execute(config, store, options, log)
+    assert any("checkpoint of round 3 does not fit: the server's state" in n for n in log.notes)
+    assert log.continued_after == 0
+    assert_same(whole, resumed)
+
+
 def test_one_damaged_checkpoint_costs_only_the_rounds_since_the_one_before(
     folder: Path, store: Store, whole: StoredRun
 ) -> None:

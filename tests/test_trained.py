@@ -129,6 +129,15 @@ def test_damaged_state_is_computed_again(folder: Path, store: Store) -> None:
     assert log.rounds
 
 
+def test_state_of_another_method_is_refused_in_a_sentence(folder: Path, store: Store) -> None:
+    config = configured(folder)
+    run = execute(config, store, Options(folder))
+    with store.open(config) as writer:
+        writer.keep_state({"server/nothing": torch.zeros(1)})
+    with pytest.raises(UserError, match=f"kept in {run.path} does not fit: the server's state is"):
+        trained(config, store, Options(folder))
+
+
 def test_repetition_leaves_no_state_of_the_result_it_replaces(folder: Path, store: Store) -> None:
     config = configured(folder)
     trained(config, store, Options(folder))

@@ -6,6 +6,7 @@ What each reader checks of an honest mistake is in the tests of that reader.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
 import json
 import os
@@ -570,7 +571,18 @@ def test_a_sealed_document_that_says_nonsense_takes_no_command_down(
 ) -> None:
     """A digest tells damage; whoever writes a store by hand can make any digest."""
     keys = {
-        "summary.json": ["status", "rounds", "best", "last", "total_seconds", "provenance"],
+        "summary.json": [
+            "status",
+            "rounds",
+            "best",
+            "last",
+            "total_seconds",
+            "provenance",
+            "reason",
+            "seconds_per_round",
+            "bytes_up_per_client",
+            "parameters_down_per_client",
+        ],
         "config.json": ["config"],
     }
     places = [(name, key) for name, several in keys.items() for key in several]
@@ -630,8 +642,11 @@ def test_a_line_without_end_is_read_in_a_moment_and_not_believed(line: bytes) ->
 def test_a_checkpoint_that_belongs_to_nothing_is_dropped(stored: Path, tmp_path: Path) -> None:
     folder = forge(stored, tmp_path / "store", "summary.json")
     (folder / "summary.json").unlink()
+    records = (folder / "rounds.jsonl").read_bytes()
+    true = {"records": records.count(b"\n"), "sha256": hashlib.sha256(records).hexdigest()}
     for number, bond in enumerate(({}, {"bond": 3}, {"bond": {"records": "two"}},
-                                   {"bond": {"records": -1, "sha256": ""}})):  # fmt: skip
+                                   {"bond": {"records": -1, "sha256": ""}},
+                                   {"bond": true}, {"bond": true, "meta": 3})):  # fmt: skip
         path = folder / f"checkpoint-{number + 1}.safetensors"
         checkpoint.write(path, {"server/x": torch.zeros(1)}, bond)
     config = RunConfig.from_dict(read_run(folder).config)
