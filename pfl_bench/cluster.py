@@ -35,9 +35,10 @@ from pfl_bench.errors import UserError, shown
 from pfl_bench.experiment import load_data
 from pfl_bench.models import useful_workers
 from pfl_bench.needs import Needs, memory_of
+from pfl_bench.paths import user_path
 from pfl_bench.records import DamagedError
 from pfl_bench.remoterun import Answer, Files, Order, Saved, carry_out, installation
-from pfl_bench.runner import default_workers, serves
+from pfl_bench.runner import default_workers, serves, starts_over
 from pfl_bench.schedule import longest_first
 from pfl_bench.stopping import terminable
 from pfl_bench.store import RunBusy, RunWriter, Store, StoredRun
@@ -107,7 +108,7 @@ class RayTeam:
         self._gpus = float(self._nodes.have_gpus) if cluster.gpus is None else cluster.gpus
         # Nodes that are this machine have this code, as worker processes have.
         self._installation = {} if cluster.address is None else installation()
-        self._plugins = {path.stem: path.read_bytes() for path in crew.plugins}
+        self._plugins = {path.stem: user_path(path).read_bytes() for path in crew.plugins}
         # A timed run gets a process of its own: peak memory is the process's, not the run's.
         self._task = ray.remote(max_retries=0, max_calls=int(crew.is_timed))(_on_node)
         self._mail = ray.util.queue.Queue(actor_options=_beside_this_process(ray))
@@ -123,19 +124,21 @@ class RayTeam:
         self._workers = self._crew.workers or self._nodes.share(len(runs))
         self._nodes.check(Needs(self._workers, self._gpus))
         waiting = deque(longest_first(runs, pace, self._crew.data_dir))
-        put_off: set[str] = set()
-        while waiting or self._out:
+        put_off: list[PlannedRun] = []
+        is_last_call = False
+        while waiting or self._out or (put_off and not is_last_call):
+            if not waiting and not self._out:
+                waiting, is_last_call = deque(put_off), True
             while waiting and self._has_room():
                 run = waiting.popleft()
                 try:
                     if not self._dispatch(run):
                         yield run, None
                 except RunBusy as busy:
-                    if run.config.key in put_off:
+                    if is_last_call:
                         yield run, str(busy)
                     else:
-                        put_off.add(run.config.key)
-                        waiting.append(run)
+                        put_off.append(run)
                 except UserError as refusal:
                     yield run, str(refusal)
             for errand, answer in self._answers(watcher):
@@ -149,7 +152,8 @@ class RayTeam:
                     pace.learn(stored)
                     error = self._logged(errand.run)
                     waiting = deque(longest_first(waiting, pace, self._crew.data_dir))
-                self._supply.keep([*waiting, *(errand.run for errand in self._out.values())])
+                out = (errand.run for errand in self._out.values())
+                self._supply.keep([*waiting, *put_off, *out])
                 yield errand.run, error
 
     def stop(self) -> None:
@@ -183,9 +187,10 @@ class RayTeam:
             if writer.finished and serves(writer.finished, self._crew.options):
                 lock.close()
                 return False
-            if self._crew.fresh:
+            if starts_over(writer, self._crew.options):
                 writer.discard()
-            self._send(_Errand(run, writer, lock))
+            reached = writer.records[-1].round if writer.records else 0
+            self._send(_Errand(run, writer, lock, reached=reached))
         except BaseException:
             lock.close()
             raise
@@ -311,7 +316,7 @@ class _Errand:
     failures: int = 0
     """Since it last got further."""
     reached: int = 0
-    """The round of the newest checkpoint that came in."""
+    """The round of the newest checkpoint that is here."""
 
     @property
     def address(self) -> str:

@@ -17,7 +17,7 @@ import torch
 from pfl_bench import data
 from pfl_bench.config import RunConfig
 from pfl_bench.errors import UserError
-from pfl_bench.models import TEXT_LENGTH, Inputs, build_model
+from pfl_bench.models import TEXT_LENGTH, Inputs, build_model, check_fit
 from pfl_bench.tableplan import Pace, PlannedRun, work_per_round
 
 STEP_OVERHEAD = 2e6
@@ -52,13 +52,15 @@ def effort(config: RunConfig, data_dir: Path) -> float:
 
 @functools.lru_cache(maxsize=256)
 def _epoch_effort(dataset: str, source: str, model: str, data_dir: Path) -> float:
-    """One pass over a whole dataset; one operation where its size is not known beforehand."""
+    """One pass over a whole dataset; one operation where that cannot be told beforehand: of data
+    that a partition from outside brings with it, and of a run that will be refused."""
     try:
         card = data.card(dataset, source, data_dir)
-    except UserError:  # data that a partition from outside brings with it
+        inputs = Inputs(card.classes, card.shape, card.vocabulary)
+        check_fit(model, inputs, dataset)
+        return card.samples * (STEP_OVERHEAD + _operations(model, inputs))
+    except UserError:
         return 1.0
-    operations = _operations(model, Inputs(card.classes, card.shape, card.vocabulary))
-    return card.samples * (STEP_OVERHEAD + operations)
 
 
 def _operations(model: str, inputs: Inputs) -> float:

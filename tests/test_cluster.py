@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from commands import started, wait_until
 from smalltables import PLUGIN, computed_here, loaded_plugins, small_plan, small_spec
 
@@ -142,6 +143,34 @@ def test_what_is_stored_is_not_repeated_and_a_fresh_run_takes_its_place(
     assert first.summary["records_sha256"] != again.summary["records_sha256"]  # other seconds
     assert all(map(same_result, first.records(), again.records()))
     assert not list(store.root.glob("*/fresh"))
+
+
+def test_a_run_computed_elsewhere_is_tried_last_and_then_named(
+    cluster: Any, tmp_path: Path
+) -> None:
+    store, diary = Store(tmp_path / "results"), _Diary()
+    plan = _plan(store, "fedper", "fedavg", "local")
+    taken = plan.cells["fedper", "only"].configs[0]
+    hire = RayCluster(cluster.address).hire
+    with store.open(taken):
+        _, failures = run_missing(plan, store, _crew(), diary, hire)
+    assert len(_stored(store)) == 2 and list(failures) == [taken.key]
+    assert "is being computed by process" in failures[taken.key]
+
+
+def test_rounds_that_shared_the_machine_are_dropped_before_a_timed_run_goes_out(
+    cluster: Any, tmp_path: Path
+) -> None:
+    store = Store(tmp_path / "results")
+    plan = _plan(store, "fedavg", rounds=4)
+    (run,) = plan.missing()
+    with store.open(run.config) as writer:
+        writer.append(RoundRecord(1, [0], [1], [2], [0.5]))
+        writer.save_checkpoint(1, {"server/head": torch.zeros(1)}, {"timed": False})
+    diary = _Diary()
+    crew = _crew(is_timed=True)
+    _, failures = run_missing(plan, store, crew, diary, RayCluster(cluster.address).hire)
+    assert not failures and diary.begun == [(run.config.key, 0)] and not diary.notes
 
 
 # --- faults ---------------------------------------------------------------------------------------

@@ -5,8 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
 from toy import toy_config, toy_dataset
 
+from pfl_bench.errors import UserError
 from pfl_bench.models import Inputs, build_model
 from pfl_bench.needs import WORKER_BYTES, memory_of
 
@@ -49,3 +51,8 @@ def test_what_is_asked_for_covers_what_a_process_used() -> None:
     )
     asked = memory_of(toy_config("ditto", clients=20), toy_dataset(), 20, 2)
     assert int(done.stdout) <= asked <= 3 * int(done.stdout)
+
+
+def test_a_model_that_cannot_read_the_data_is_refused() -> None:
+    with pytest.raises(UserError, match="'fasttext' reads texts"):
+        memory_of(toy_config(model="fasttext"), toy_dataset(), 4, 1)

@@ -58,3 +58,9 @@ def test_effort_counts_operations_of_all_samples_trained_on(tmp_path: Path) -> N
     # The CNN on 16×16 grey images: two convolutions 5×5 with pooling, two linear layers.
     macs = 32 * 12 * 12 * 25 + 64 * 2 * 2 * 25 * 32 + 64 * 512 + 512 * 4
     assert once == 160 * (2e6 + 2 * macs)
+
+
+@pytest.mark.parametrize("model", ["fasttext", "resnet18"])
+def test_run_that_will_be_refused_is_in_nobodys_way(tmp_path: Path, model: str) -> None:
+    folder = prepare_toy(tmp_path / "data")
+    assert effort(toy_config(rounds=3, model=model), folder) == 3
