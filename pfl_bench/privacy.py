@@ -53,23 +53,25 @@ def attacked(
 ) -> StoredRun:
     """The run with what the attack finds in its summary: stored, or trained and attacked now.
 
-    What was found so far is stored after every victim, so that an attack cut off continues."""
+    What was found so far is stored after every victim, so that an attack cut off continues. The run
+    is locked meanwhile: of two attackers, the one that is behind would undo the other's work."""
     simulator = trained(config, store, options, watcher)
-    run = store.find(config)
-    assert run is not None
-    if (known := with_attack(run, threat)) is not None:
-        return known
-    if threat.model == "initial":
-        simulator, _ = prepare(config, options)
-    plan = victims(simulator, threat)
-    found = threat.begun(run)
-    for result in _results(simulator, threat, plan[len(found) :]):
-        found.append(result)
-        document = {"attack": as_dict(threat), "planned": len(plan), "victims": found}
-        run.attach(threat.name, {**document, "provenance": provenance()})
-    whole = with_attack(run, threat)
-    assert whole is not None
-    return whole
+    with store.open(config) as writer:
+        run = writer.finished
+        assert run is not None
+        if (known := with_attack(run, threat)) is not None:
+            return known
+        if threat.model == "initial":
+            simulator, _ = prepare(config, options)
+        plan = victims(simulator, threat)
+        found = threat.begun(run)
+        for result in _results(simulator, threat, plan[len(found) :]):
+            found.append(result)
+            document = {"attack": as_dict(threat), "planned": len(plan), "victims": found}
+            run.attach(threat.name, {**document, "provenance": provenance()})
+        whole = with_attack(run, threat)
+        assert whole is not None
+        return whole
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from pfl_bench.privacy import attacked, victims
 from pfl_bench.runner import Options, execute
 from pfl_bench.settings import Profile
 from pfl_bench.simulator import Simulator
-from pfl_bench.store import Store, StoredRun
+from pfl_bench.store import RunBusy, Store, StoredRun
 from pfl_bench.tablespec import load_table, read_table
 from pfl_bench.threat import Threat, with_attack
 
@@ -221,6 +221,21 @@ def test_an_attack_cut_off_continues_with_the_next_victim(
     continued = attacked(config, store, Options(folder, workers=1), threat)
     assert begun[before:] == [victim["client"] for victim in found_by(whole)[2:]]
     assert found_by(continued) == found_by(whole)
+
+
+def test_a_run_under_attack_is_left_to_its_attacker(
+    folder: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, threat = configured(folder), Threat(**SMALL)
+    attack = privacy._attack
+
+    def beside(simulator: Simulator, threat: Threat, victim: privacy.Victim) -> dict[str, Any]:
+        with pytest.raises(RunBusy, match="is being computed by process"):
+            attacked(config, Store(store.root), Options(folder), threat)
+        return attack(simulator, threat, victim)
+
+    monkeypatch.setattr(privacy, "_attack", beside)
+    assert len(found_by(attacked(config, store, Options(folder, workers=1), threat))) == 4
 
 
 def test_a_repeated_run_has_yet_to_be_attacked(folder: Path, store: Store) -> None:
