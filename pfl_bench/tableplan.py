@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -190,31 +190,23 @@ def fingerprints(runs: Iterable[StoredRun]) -> dict[tuple[str, str], str]:
 
 
 def known_to(store: Store) -> Fingerprint:
-    """Tells the fingerprint of prepared data, and of data that is not there the one that stored
-    results come from: reading them takes no data. So too of a stand-in that none of them comes
-    from: another processor drew theirs, and a few pixels differ."""
-
-    def results() -> Iterator[StoredRun]:
-        return (run for run in store.all() if run.is_final)
+    """Tells the fingerprint of prepared data, and of data that is not there the one that most
+    stored results come from: reading them takes no data. So too of stand-ins: another processor
+    may have drawn theirs, and a few pixels differ."""
 
     @cache
     def stored() -> dict[tuple[str, str], str]:
-        return fingerprints(results())
-
-    @cache
-    def has_results(fingerprint: str) -> bool:
-        return any(run.config.get("data_fingerprint") == fingerprint for run in results())
+        return fingerprints(run for run in store.all() if run.is_final)
 
     def tell(name: str, source: str, data_dir: Path) -> str:
+        if source == "standin" and (name, source) in stored():
+            return stored()[name, source]
         try:
-            here = data.fingerprint(name, source, data_dir)
+            return data.fingerprint(name, source, data_dir)
         except UserError:
             if (name, source) not in stored():
                 raise
             return stored()[name, source]
-        if source != "standin" or has_results(here):
-            return here
-        return stored().get((name, source), here)
 
     return tell
 
@@ -253,6 +245,9 @@ class Pace:
     Seconds are taken to grow with rounds, local epochs and the samples trained on. An algorithm not
     yet measured on a dataset and model is taken to cost, beside those that were, what it costs
     beside them elsewhere; and if nothing is known of it, what they do on average.
+
+    A display may ask from a thread of its own while another learns: what is asked is never changed,
+    but replaced.
     """
 
     def __init__(self) -> None:
@@ -272,7 +267,7 @@ class Pace:
             config = RunConfig.from_dict(run.config)
             if run.status == "interrupted":
                 records = run.records()
-                self._begun[run.key] = len(records)
+                self._begun = {**self._begun, run.key: len(records)}
                 self._add(config, len(records), sum(r.total_seconds for r in records))
             elif run.is_final:
                 self._add(config, _summary(run)["rounds"], _summary(run)["total_seconds"])
@@ -300,7 +295,8 @@ class Pace:
     def _add(self, config: RunConfig, rounds: int, seconds: float) -> None:
         work, before = self._measured.get((config.algo, _kind(config)), (0.0, 0.0))
         work += rounds * work_per_round(config)
-        self._measured[config.algo, _kind(config)] = (work, before + seconds)
+        place = (config.algo, _kind(config))
+        self._measured = {**self._measured, place: (work, before + seconds)}
 
 
 def _kind(config: RunConfig) -> Kind:

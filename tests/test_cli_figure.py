@@ -240,3 +240,10 @@ def test_an_interruption_is_told_and_the_same_command_continues(
     assert result.exit_code == 130
     assert "The same command continues" in result.stderr
     assert "continues after round 1" in bench.draw("curves", *flags).stderr
+
+
+def test_a_profile_may_name_the_first_seed_for_a_dataset(folder: Path, tmp_path: Path) -> None:
+    bench, profile = Bench(folder, tmp_path), tmp_path / "mine.yaml"
+    profile.write_text(f"datasets: {{{NAME}: {{seed: 7}}}}\n")
+    bench.draw("curves", "--algos", "fedavg", "--seeds", "2", "--profile", str(profile))
+    assert sorted(run.config["seed"] for run in bench.store.all()) == [7, 8]

@@ -248,7 +248,11 @@ def test_results_on_a_stand_in_drawn_elsewhere_are_found(tmp_path: Path, store: 
     config = replace(config, dataset="mnist", source="standin", data_fingerprint="theirs")
     _keep(store, config, seconds=1.0)
     assert known_to(store)("mnist", "standin", tmp_path) == "theirs"
+    _keep(store, replace(config, seed=1), seconds=1.0)
     _keep(store, replace(config, data_fingerprint=here), seconds=1.0)
+    assert known_to(store)("mnist", "standin", tmp_path) == "theirs", "most are theirs"
+    for seed in (1, 2):
+        _keep(store, replace(config, seed=seed, data_fingerprint=here), seconds=1.0)
     assert known_to(store)("mnist", "standin", tmp_path) == here
 
 
@@ -326,3 +330,15 @@ def test_a_profile_can_have_a_word_on_one_table(tmp_path: Path) -> None:
     plan = plan_table(spec, profile, 1, Store(tmp_path), tmp_path)
     (config,) = plan.cells["FedAvg", "5"].configs
     assert (config.rounds, config.local_epochs) == (1, 5), "the cell's own settings win"
+
+
+def test_time_can_be_asked_while_more_is_learnt(tmp_path: Path, store: Store) -> None:
+    """A display asks from a thread of its own."""
+    config = _plan(tmp_path, store).cells["FedCP", "even"].configs[0]
+    _keep(store, config, seconds=1.0)
+    (run,) = store.all()
+    pace = Pace.of(store)
+    asked = iter(pace._measured)
+    next(asked)
+    pace.learn(replace(run, config={**run.config, "algo": "ditto"}))
+    assert list(asked) == [], "a dictionary that grew would refuse to go on"

@@ -62,11 +62,11 @@ class Wanted:
     def _configured(
         self, algo: str, series: Sequence[str], seed: int, fingerprint: Fingerprint | None
     ) -> RunConfig:
-        first = self.chosen.get("seed", self.profile.run.get("seed", 0))
-        chosen = {**self.chosen, "algo": algo, "record": ",".join(series), "seed": first + seed}
+        chosen = {**self.chosen, "algo": algo, "record": ",".join(series)}
         known = _hyper_parameters(algo)
         hyper = {name: value for name, value in self.hyper.items() if name in known}
-        return configure(self.profile, chosen, hyper, self.data_dir, fingerprint)
+        first = configure(self.profile, chosen, hyper, self.data_dir, fingerprint)
+        return replace(first, seed=first.seed + seed)
 
     @cached_property
     def _known(self) -> Fingerprint:
@@ -136,22 +136,18 @@ def methods(
     _check_known(wanted.hyper, algos)
     for algo in algos:
         _check_series(algo, series)
-    configs = {
-        (algo, seed): wanted.config(algo, series, seed)
-        for seed in range(wanted.seeds)
-        for algo in algos
-    }
-    found = {
-        place: wanted.store.find(config) if are_timed else stored(config, wanted.store)
-        for place, config in configs.items()
-    }
-    missing = sum(run is None for run in found.values())
+
+    def found(config: RunConfig) -> StoredRun | None:
+        return wanted.store.find(config) if are_timed else stored(config, wanted.store)
+
+    places = [(algo, seed) for seed in range(wanted.seeds) for algo in algos]
+    runs = {(a, k): found(wanted.config(a, series, k)) for a, k in places}
+    here = {(a, k): wanted.config_here(a, series, k) for a, k in places if runs[a, k] is None}
+    runs |= {place: found(config) for place, config in here.items()}
+    missing = sum(run is None for run in runs.values())
     if missing and not wanted.quiet:
-        click.echo(f"{missing} of {len(found)} runs are not stored and run now", err=True)
-    trials = {
-        (algo, seed): Trial.of(run or _run(wanted.config_here(algo, series, seed), wanted))
-        for (algo, seed), run in found.items()
-    }
+        click.echo(f"{missing} of {len(runs)} runs are not stored and run now", err=True)
+    trials = {place: Trial.of(run or _run(here[place], wanted)) for place, run in runs.items()}
     return [
         Method(load_algorithm(a).title, tuple(trials[a, k] for k in range(wanted.seeds)))
         for a in algos

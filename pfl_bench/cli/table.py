@@ -158,12 +158,14 @@ def _stored_share(plan: TablePlan) -> str:
     if plan.misconfigured:
         reason = next(iter(plan.misconfigured.values()))
         return f"cannot run ({reason});"
-    wanted, missing = _run_count(plan), len(plan.missing())
-    return f"{wanted - missing:>4} of {wanted:>4} runs stored ({1 - missing / wanted:4.0%})"
+    stored = _stored_count(plan)
+    wanted = stored + len(plan.missing())
+    return f"{stored:>4} of {wanted:>4} runs stored ({stored / max(1, wanted):4.0%})"
 
 
-def _run_count(plan: TablePlan) -> int:
-    return len({config.key for cell in plan.cells.values() for config in cell.configs})
+def _stored_count(plan: TablePlan) -> int:
+    """Results that the table has; cells can share one."""
+    return len({run.key for cell in plan.cells.values() for run in cell.runs if run is not None})
 
 
 def _show_plan(plan: TablePlan, store: Store, data_dir: Path) -> None:
@@ -176,11 +178,11 @@ def _show_plan(plan: TablePlan, store: Store, data_dir: Path) -> None:
     click.echo(f"{spec.name} [{plan.profile.name} profile, {plan.seeds} seed(s)]: {spec.caption}")
     print_grid(plan)
     cells = plan.cells.values()
-    stored = sum(run is not None for cell in cells for run in cell.runs)
     settled = sum(not cell.missing and cell.impossible is None for cell in cells)
     unsettled = sum(bool(cell.missing) for cell in cells)
     runs = plan.missing()
-    click.echo(f"stored:     {settled} of {len(cells)} cells whole, {stored} results in all")
+    whole = f"{settled} of {len(cells)} cells whole"
+    click.echo(f"stored:     {whole}, {_stored_count(plan)} results in all")
     click.echo(f"missing:    {unsettled} cells, {len(runs)} runs")
     impossible = {place: cell.impossible for place, cell in plan.cells.items() if cell.impossible}
     click.echo(f"impossible: {len(impossible)} cells")
