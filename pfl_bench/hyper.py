@@ -41,23 +41,30 @@ class Knob:
     def refusal(self, value: Any) -> str:
         """What an error says of a value: itself, the nearest choice and what is allowed."""
         hint = nearest(value, map(str, self.choices or ()))
-        return f"{shown(value)};{hint} allowed: {self.allowed}"
+        limit = f" (and at most {LARGEST:g})" if self.high is None and _is_huge(value) else ""
+        return f"{shown(value)};{hint} allowed: {self.allowed}{limit}"
 
     @property
     def allowed(self) -> str:
         """The valid values, in words."""
         if self.choices is not None:
-            return "one of " + ", ".join(map(str, self.choices))
+            return self.bounds
         if self.kind is bool:
             return "true or false"
         noun = {int: "a whole number", float: "a number", str: "a word"}[self.kind]
+        joint = " of " if self.low is None or self.high is None else " "
+        return noun + (joint + self.bounds if self.bounds else "")
+
+    @property
+    def bounds(self) -> str:
+        """What restricts the values beyond their type, if anything does."""
+        if self.choices is not None:
+            return "one of " + ", ".join(map(str, self.choices))
         if self.low is not None and self.high is not None:
-            return f"{noun} from {self.low:g} to {self.high:g}"
+            return f"from {self.low:g} to {self.high:g}"
         if self.low is not None:
-            return f"{noun} of at least {self.low:g} (and at most {LARGEST:g})"
-        if self.high is not None:
-            return f"{noun} of at most {self.high:g}"
-        return noun
+            return f"at least {self.low:g}"
+        return "" if self.high is None else f"at most {self.high:g}"
 
     def convert(self, value: Any) -> Any:
         """`value` (often text from the command line) as this knob's type, or a ValueError."""
@@ -72,6 +79,15 @@ class Knob:
             if below or above or converted < -LARGEST or not math.isfinite(converted):
                 raise ValueError
         return converted
+
+
+def _is_huge(value: Any) -> bool:
+    try:
+        return abs(float(value)) > LARGEST
+    except OverflowError:
+        return True
+    except (TypeError, ValueError):
+        return False
 
 
 def _to_bool(value: Any) -> bool:

@@ -117,15 +117,11 @@ def _read_profile(path: Path) -> Profile:
     for key in content:
         if key not in parts:
             raise UserError(f"{str(path)!r}: {unknown('key', key, parts)}")
-    run = _block(content, "run", path)
+    run = _settings(content, "run", path)
     datasets, models, tables = (
-        {name: _block(part, name, path) for name in part}
+        {name: _settings(part, name, path) for name in part}
         for part in (_block(content, key, path) for key in ("datasets", "models", "tables"))
     )
-    for block in (run, *datasets.values(), *models.values(), *tables.values()):
-        checked(block, str(path))
-        if "partition" in block:
-            raise UserError(f"{str(path)!r}: a partition goes with a run, not with a profile")
     seeds = content.get("seeds", Profile.seeds)
     if not isinstance(seeds, int) or isinstance(seeds, bool) or not 1 <= seeds <= 1000:
         raise UserError(f"{str(path)!r}: seeds cannot be {shown(seeds)}; allowed: 1 to 1000")
@@ -138,6 +134,14 @@ def _block(content: Mapping[str, Any], name: str, path: Path) -> dict[str, Any]:
     block = content.get(name) or {}
     if not isinstance(block, dict):
         raise UserError(f"{str(path)!r}: {name} must hold names and values, not {shown(block)}")
+    return block
+
+
+def _settings(content: Mapping[str, Any], name: str, path: Path) -> dict[str, Any]:
+    """The settings that a profile has under `name`."""
+    block = checked(_block(content, name, path), str(path))
+    if "partition" in block:
+        raise UserError(f"{str(path)!r}: a partition goes with a run, not with a profile")
     return block
 
 

@@ -40,7 +40,9 @@ class _StrictLoader(yaml.SafeLoader):
         seen = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
-            if not isinstance(key, Hashable) or key in seen:
+            if not isinstance(key, Hashable):
+                raise _refusal(f"the key {shown(key)} is no plain value", key_node)
+            if key in seen:
                 raise _refusal(f"the key {shown(key)} is given twice", key_node)
             seen.add(key)
         return super().construct_mapping(node, deep)

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pfl_bench.errors import UserError
+from pfl_bench.experiment import configure
 from pfl_bench.settings import (
     SETTINGS,
     Profile,
@@ -105,7 +106,8 @@ def test_bad_value_is_named_with_its_place_and_what_is_allowed(key: str, value: 
     message = str(caught.value)
     assert message.startswith(f"'exp.yaml': {key} cannot be {value!r};")
     assert " allowed: " in message
-    assert message.endswith(SETTINGS[key].allowed)
+    assert SETTINGS[key].allowed in message
+    assert message.endswith("(and at most 1e+12)") == (value == "inf")
     assert "\n" not in message
 
 
@@ -166,6 +168,24 @@ def test_empty_block_of_a_profile_says_nothing(tmp_path: Path) -> None:
     assert merge(mine, {"dataset": "mnist"}, "cnn") == Settings(dataset="mnist", model="cnn")
 
 
+def test_profile_holds_its_settings_in_their_types(tmp_path: Path) -> None:
+    text = "run: {seed: '3', rounds: null}\nmodels: {cnn: {lr: '0.5'}}\n"
+    mine = load_profile(str(write(tmp_path, text)))
+    assert (mine.run, mine.models) == ({"seed": 3}, {"cnn": {"lr": 0.5}})
+
+
+@pytest.mark.parametrize("key", ["dataset", "model"])
+def test_list_where_a_name_belongs_is_no_name_of_anything(tmp_path: Path, key: str) -> None:
+    mine = load_profile(str(write(tmp_path, f"run: {{{key}: [cnn]}}")))
+    with pytest.raises(UserError, match=r"unknown .* \"\['cnn'\]\""):
+        configure(mine, {}, {}, tmp_path)
+
+
+def test_the_page_on_settings_has_them_all() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "settings.md").read_text()
+    assert [name for name in SETTINGS if f"--{name.replace('_', '-')}" not in page] == []
+
+
 def test_misspelt_profile_is_answered_with_the_nearest_one() -> None:
     with pytest.raises(UserError, match="unknown profile 'qick'; did you mean 'quick'"):
         load_profile("qick")
@@ -181,6 +201,7 @@ def test_misspelt_profile_is_answered_with_the_nearest_one() -> None:
         ("run: {round: 3}", "unknown setting 'round'; did you mean 'rounds'"),
         ("models: {cnn: {lr: fast}}", "lr cannot be 'fast'"),
         ("run: {partition: 'pfllib:/x'}", "a partition goes with a run, not with a profile"),
+        ("run: {? [a, b] : 3}", r"the key \['a', 'b'\] is no plain value"),
     ],
 )
 def test_mistake_in_a_profile_is_named(tmp_path: Path, text: str, complaint: str) -> None:

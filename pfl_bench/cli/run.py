@@ -31,8 +31,9 @@ def setting_options(
 ) -> Callable[..., Any]:
     """One option per setting, made from its declaration."""
     for name, knob in reversed([(name, SETTINGS[name]) for name in SETTINGS if name in names]):
-        default = "" if knob.default in (None, "") else f"; default {knob.default}"
-        text = f"{knob.meaning} ({knob.allowed}{default})"
+        default = "" if knob.default in (None, "") else f"default {knob.default}"
+        facts = "; ".join(filter(None, (knob.bounds, default)))
+        text = f"{knob.meaning} ({facts})" if facts else knob.meaning
         flag = "--" + name.replace("_", "-")
         command = click.option(flag, name, metavar=_metavar(knob.kind), help=text)(command)
     return command
@@ -85,7 +86,9 @@ def run(
     gpus: float | None,
     **flags: str | None,
 ) -> None:
-    """Train one algorithm, or return its stored result at once."""
+    """Train one algorithm, or return its stored result at once.
+
+    Defaults are the paper's; the profile may say otherwise (`pfl-bench list profiles`)."""
     from pfl_bench import paths
     from pfl_bench.cli.display import outcome, report, time_profile, watch
     from pfl_bench.experiment import configure
