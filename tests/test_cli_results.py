@@ -27,11 +27,12 @@ class Config:
     dataset: str = "cifar10"
     source: str = "real"
     seed: int = 0
+    lam: float = 5.0
 
     def to_dict(self) -> dict[str, Any]:
         return {
             "algo": self.algo,
-            "hyper": {"lambda": 5.0},
+            "hyper": {"lambda": self.lam},
             "dataset": self.dataset,
             "source": self.source,
             "setting": "practical",
@@ -130,6 +131,29 @@ def test_an_interrupted_run_is_listed_with_the_rounds_it_has(root: Path) -> None
         writer.append(RoundRecord(1, [0]))
     [line] = [x for x in json.loads(call(root, "list", "--json").stdout) if x["seed"] == 7]
     assert (line["status"], line["rounds"], line["best_accuracy"]) == ("interrupted", 1, None)
+
+
+def test_list_tells_apart_what_its_other_columns_do_not(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for seed, lam in enumerate((5.0, 5.0, 5.0, 1.0)):
+        with store.open(Config(seed=seed, lam=lam)) as writer:
+            writer.finish("finished")
+    with store.open(Config("fedavg")) as writer:
+        writer.finish("finished")
+    lines = call(tmp_path, "list").stdout.splitlines()
+    assert [("lambda=1.0" in line) for line in lines[1:]] == [False, False, False, False, True]
+    assert "differs in" in lines[0] and not any("lambda=5.0" in line for line in lines)
+
+
+def test_records_that_cannot_be_read_do_not_take_the_list_down(root: Path) -> None:
+    folder = Store(root).folder(Config(seed=7))
+    with Store(root).open(Config(seed=7)):
+        pass
+    (folder / "rounds.jsonl").mkdir()
+    lines = {line["key"]: line for line in json.loads(call(root, "list", "--json").stdout)}
+    assert lines[Config(seed=7).key]["status"] == "damaged"
+    assert len(lines) == 1 + len(RUNS)
+    assert call(root, "export", "--rounds").exit_code == 0
 
 
 @pytest.mark.parametrize("arguments", [("list",), ("export",), ("export", "--rounds")])

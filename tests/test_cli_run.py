@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from click.testing import CliRunner, Result
 from prepared import NAME, prepare_toy
 
 from pfl_bench.cli import main
+from pfl_bench.cli.display import report
+from pfl_bench.config import RunConfig
 from pfl_bench.hyper import knobs
 from pfl_bench.records import same_result
 from pfl_bench.registry import algorithm_names, load_algorithm
@@ -122,6 +125,18 @@ def test_several_seeds_are_reported_with_mean_and_standard_deviation(bench: Benc
     best = [run.summary["best"]["accuracy"] for run in runs if run.summary]
     expected = f"{statistics.mean(best):.2%} ± {statistics.stdev(best):.2%}"
     assert output.splitlines()[-1] == f"best accuracy over 3 seeds: {expected}"
+
+
+def test_the_mean_is_that_of_finished_runs(
+    bench: Bench, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench.succeed("--seeds", "3")
+    runs = sorted(bench.store.all(), key=lambda run: run.config["seed"])
+    ended = [(RunConfig.from_dict(run.config), run) for run in runs]
+    config, last = ended[-1]
+    last = replace(last, status="diverged", summary={**(last.summary or {}), "reason": "nan"})
+    report([*ended[:-1], (config, last)], "quick", ())
+    assert "best accuracy over 2 seeds" in capsys.readouterr().out
 
 
 def test_json_on_stdout_is_all_there_is(bench: Bench) -> None:

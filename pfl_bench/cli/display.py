@@ -132,7 +132,7 @@ def report(
         _report_one(run)
         if config.key in stored:
             click.echo("                  stored earlier; --fresh computes it again")
-    scores = [_best(run) for _, run in ended]
+    scores = [_best(run) for _, run in ended if run.status == "finished"]
     known = [s for s in scores if s is not None]
     if len(known) > 1:
         mean, spread = statistics.fmean(known), statistics.stdev(known)

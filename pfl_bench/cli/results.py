@@ -4,6 +4,7 @@ run, and nothing imports the numerical libraries before they are needed."""
 from __future__ import annotations
 
 import difflib
+from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -183,7 +184,9 @@ def _print_table(runs: Iterable[StoredRun]) -> None:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
-    for title in ("algorithm", "dataset", "setting"):
+    runs = list(runs)
+    differing = _differing(runs)
+    for title in ("algorithm", "dataset", "setting", *(["differs in"] if differing else [])):
         table.add_column(title)
     for title in ("seed", "rounds", "best %"):
         table.add_column(title, justify="right")
@@ -195,6 +198,7 @@ def _print_table(runs: Iterable[StoredRun]) -> None:
             _text(line["algo"]),
             _text(line["dataset"]) + SOURCE_LABELS.get(str(line["source"]), ""),
             _setting(run.config),
+            *([differing.get(run.key, "")] if differing else []),
             _text(line["seed"]),
             _text(line["rounds"]),
             "–" if line["best_accuracy"] is None else f"{100 * line['best_accuracy']:.2f}",
@@ -203,6 +207,27 @@ def _print_table(runs: Iterable[StoredRun]) -> None:
             run.key[:_SHORT_KEY],
         )
     standard_output().print(table)
+
+
+# Columns of their own, or nothing that a reader could tell apart.
+_SHOWN = {*_IDENTITY, "sampled_from", "data_fingerprint"}
+
+
+def _differing(runs: Iterable[StoredRun]) -> dict[str, str]:
+    """By key: what most runs of the same algorithm, dataset and setting do not share."""
+    groups: dict[tuple[str, ...], dict[str, dict[str, Any]]] = {}
+    for run in runs:
+        same = tuple(str(run.config.get(name)) for name in ("algo", "dataset", "setting"))
+        cells = {name: value for name, value in flat(run.config).items() if name not in _SHOWN}
+        groups.setdefault(same, {})[run.key] = cells
+    found = {}
+    for group in groups.values():
+        counts = Counter((n, str(value)) for cells in group.values() for n, value in cells.items())
+        for key, cells in group.items():
+            rare = {n: v for n, v in cells.items() if 2 * counts[n, str(v)] <= len(group)}
+            if rare:
+                found[key] = ", ".join(f"{n.removeprefix('hyper.')}={v}" for n, v in rare.items())
+    return found
 
 
 def _setting(config: dict[str, Any]) -> str:
@@ -249,7 +274,7 @@ def _print_section(title: str, section: dict[str, Any]) -> None:
     if not section:
         return
     cells = flat(section)
-    width = max(map(len, cells))
+    width = max(map(len, cells), default=0)
     click.echo(f"\n{title}")
     for name, value in cells.items():
         click.echo(f"  {name:<{width}}  {_text(value)}")
