@@ -313,5 +313,6 @@ def from_csv(out: Path, source: Path, *, classes: int | None = None) -> None:
     if classes not in (None, found):
         raise UserError(f"{source} has {found} classes in its first column, not {classes}")
     merged = io.StringIO()
-    csv.writer(merged, lineterminator="\n").writerows(zip(labels, texts, strict=True))
+    # With csv's own line ends, or a carriage return within a text would not be quoted.
+    csv.writer(merged).writerows(zip(labels, texts, strict=True))
     write_atomically(out, merged.getvalue())

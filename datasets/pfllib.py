@@ -152,7 +152,7 @@ def _documents(x: Any, file: Path) -> np.ndarray:
         # An empty list has no type of its own and would turn all indices into floats.
         filled = [document for document in documents if len(document)]
         tokens = np.concatenate([np.empty(0, dtype=np.int32), *filled])
-    except (TypeError, ValueError, IndexError) as error:
+    except (TypeError, ValueError, IndexError, OverflowError) as error:
         raise UserError(f"{file} holds neither images nor (token list, length) pairs") from error
     if tokens.dtype.kind not in "iu":
         raise UserError(f"{file} holds documents that are not lists of token indices")

@@ -206,7 +206,7 @@ def own_names(data_dir: Path) -> list[str]:
     """The user's own sets: prepared files of the folder that no known dataset accounts for."""
     known = specs()
     suffixes = _SUFFIXES.values()
-    found = {path.stem for path in data_dir.glob("*") if path.suffix in suffixes}
+    found = {path.stem for path in data_dir.glob("*") if path.suffix in suffixes and path.exists()}
     return sorted(name for name in found - known.keys() if _is_name(name))
 
 

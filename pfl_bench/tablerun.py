@@ -352,11 +352,21 @@ def _serve(pipe: Connection, root: Path, options: Options, plugins: Sequence[Pat
     threading.Thread(target=_end_with_parent, daemon=True).start()
     store = Store(root)
     with contextlib.suppress(KeyboardInterrupt, EOFError, OSError):
-        for plugin in plugins:
-            load_plugin(plugin)
+        refusal = _refusal(plugins)
         while True:
             run: PlannedRun = pipe.recv()
-            pipe.send(_attempt(run, store, options, pipe))
+            pipe.send(_Ended(refusal) if refusal else _attempt(run, store, options, pipe))
+
+
+def _refusal(plugins: Sequence[Path]) -> str | None:
+    """Load the plugins; why one cannot be, if so: its file may have changed since the command
+    began."""
+    try:
+        for plugin in plugins:
+            load_plugin(plugin)
+    except UserError as error:
+        return str(error)
+    return None
 
 
 def _attempt(run: PlannedRun, store: Store, options: Options, pipe: Connection) -> _Ended:

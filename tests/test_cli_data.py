@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from pfl_bench.cli.data import data
 from pfl_bench.cli.describe import list_
 from pfl_bench.data import load
 from pfl_bench.errors import UserError
+from pfl_bench.text import read_table
 
 
 @pytest.fixture(autouse=True)
@@ -106,6 +108,17 @@ def test_prepare_makes_a_text_set_from_csv(tmp_path: Path, folder: Path) -> None
     result = _call("prepare", "mood", "--from", _csv(tmp_path / "mood.csv"))
     assert result.exit_code == 0, result.exception
     assert load("mood", "real", folder).y.tolist() == [1, 0, 1, 0]
+
+
+def test_prepared_texts_are_those_of_the_source_whatever_they_hold(
+    tmp_path: Path, folder: Path
+) -> None:
+    texts = ["one\rtwo", "three\nfour", 'said "five"', "six, seven", "eight\r\nnine", "ten"]
+    source = tmp_path / "mood.csv"
+    with source.open("w", newline="") as file:
+        csv.writer(file, quoting=csv.QUOTE_ALL).writerows((k % 2, t) for k, t in enumerate(texts))
+    assert _call("prepare", "mood", "--from", source).exit_code == 0
+    assert read_table(folder / "mood.csv").texts == read_table(source).texts == texts
 
 
 def test_prepare_takes_the_folder_of_the_option_over_that_of_the_environment(

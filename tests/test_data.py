@@ -227,6 +227,13 @@ def test_an_unknown_source_is_refused(folder: Path) -> None:
         data.load("mnist", "fake", folder)
 
 
+def test_a_link_to_nowhere_is_no_set(folder: Path) -> None:
+    (folder / "birds.npz").symlink_to(folder / "unmounted" / "birds.npz")
+    assert "birds" not in data.own_names(folder)
+    with pytest.raises(UserError, match="unknown dataset 'birds'"):
+        data.describe("birds", folder)
+
+
 def test_an_own_set_in_two_formats_is_refused(folder: Path) -> None:
     _save(folder / "mine.npz", **_images())
     (folder / "mine.csv").write_text("1,a\n2,b\n1,c\n2,d\n")
