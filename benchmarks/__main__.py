@@ -22,7 +22,7 @@ SERVER_CLIENTS = (20, 100, 500)
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--scale", "is_scale", is_flag=True, help="Time and memory over 20 to 2,000 clients.")
-@click.option("--repeat", default=5, type=click.IntRange(min=2), help="Laps per contestant.")
+@click.option("--repeat", default=5, type=click.IntRange(min=1), help="Laps per contestant.")
 @click.option("--only", metavar="TEXT", help="Only rows whose name holds this.")
 @click.option("--workers", default=default_workers, type=click.IntRange(min=1))
 @click.option(
@@ -43,7 +43,8 @@ def measure_ratios(out: Path, workers: int, repeat: int, only: str) -> None:
     rows = []
     for workload in (w for w in WORKLOADS if only in w.name):
         click.echo(f"{workload.name} …", err=True)
-        rows.append(rounds.measure(workload, workers, repeat))
+        rows.append(row := rounds.measure(workload, workers, repeat))
+        click.echo(f"  {row.naive} × naive, engine / bare loop {row.engine}", err=True)
     if rows:
         lines += table(
             "round of|s|× naive|target|× naive, one thread|engine / bare loop|accuracy apart by",
@@ -73,7 +74,8 @@ def measure_ratios(out: Path, workers: int, repeat: int, only: str) -> None:
     for algo in ("fedamp", "fedfomo"):
         for clients in SERVER_CLIENTS if only in f"{algo} server" else ():
             click.echo(f"server of {algo}, {clients} clients …", err=True)
-            servers.append(server.measure(algo, clients, workers, repeat))
+            servers.append(work := server.measure(algo, clients, workers, repeat))
+            click.echo(f"  {work.plain} × the plain loop", err=True)
     if servers:
         lines += [
             "",

@@ -1,7 +1,8 @@
 """The bare loop: forward, backward and update on resident batches, and nothing else.
 
-The same model, the same number of steps and the same number of workers as a round of ours, without
-clients, messages, shuffling, aggregation or evaluation: the physical limit of this design.
+The same model, the same number of steps and the same number of workers as a round of ours, and the
+features of an extractor that a method freezes, without clients, messages, shuffling, aggregation or
+evaluation: the physical limit of this design.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from pfl_bench.client import Client, Message
-from pfl_bench.federation import Batch
+from pfl_bench.federation import EVALUATION_BATCH, Batch
 from pfl_bench.network import Network
 from pfl_bench.simulator import Simulator
 
@@ -30,6 +32,8 @@ class Phase:
     epochs: int = 1
     toward: Message | None = None
     strength: float = 0.0
+    frozen: nn.Module | None = None
+    """An extractor whose features of all samples are computed first, in large batches."""
 
 
 class BareLoop:
@@ -49,7 +53,10 @@ class BareLoop:
                     _ = batch.x, batch.y  # drawn now, kept with the batch
                 count = min(share, steps - worker * share)
                 rows = [batches[k % len(batches)] for k in range(count)]
-                self.work.append((_phases(client, ours), rows))
+                large = [batch.x for batch in client.shard.evaluation_batches("train")]
+                passes = -(-count * size // EVALUATION_BATCH)
+                images = [large[k % len(large)] for k in range(passes)]
+                self.work.append((_phases(client, ours), rows, images))
 
     def run_round(self) -> None:
         threads = [threading.Thread(target=self._run, args=work) for work in self.work]
@@ -58,8 +65,12 @@ class BareLoop:
         for thread in threads:
             thread.join()
 
-    def _run(self, phases: list[Phase], batches: list[Batch]) -> None:
+    def _run(self, phases: list[Phase], batches: list[Batch], images: list[Tensor]) -> None:
         for phase in phases:
+            if phase.frozen is not None:
+                with torch.no_grad():
+                    for x in images:
+                        phase.frozen(x)
             for _ in range(phase.epochs):
                 for batch in batches:
                     phase.net.step(
@@ -72,7 +83,7 @@ class BareLoop:
 
 
 def _phases(client: Client, ours: Simulator) -> list[Phase]:
-    """What a method steps on; frozen features are resident like the batches."""
+    """What a method steps on."""
     net, algorithm = client.net, ours.algorithm
 
     def loss(batch: Batch) -> Tensor:
@@ -87,6 +98,7 @@ def _phases(client: Client, ours: Simulator) -> list[Phase]:
                     lambda batch: F.cross_entropy(head(features(batch)), batch.y),
                     ("head",),
                     algorithm.hyper.head_epochs,
+                    frozen=net.module("extractor"),
                 ),
                 Phase(net, loss, ("extractor",)),
             ]
@@ -106,4 +118,6 @@ def _phases(client: Client, ours: Simulator) -> list[Phase]:
             ]
         case "fedcp":
             client.memo["aligned"] = client.frozen_features("global_extractor")
+            frozen = net.module("global_extractor")
+            return [Phase(net, loss, net.trainable_parts, frozen=frozen)]
     return [Phase(net, loss, net.trainable_parts)]

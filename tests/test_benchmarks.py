@@ -33,7 +33,7 @@ def test_the_naive_simulator_trains_the_same_model(workload: Workload) -> None:
 def test_the_bare_loop_takes_as_many_steps_as_a_round_of_ours() -> None:
     ours = SMALL[0].simulator(workers=2)
     loop = BareLoop(ours)
-    batches = sum(len(batches) for _, batches in loop.work)
+    batches = sum(len(batches) for _, batches, _ in loop.work)
     assert batches == sum(shard.samples // 10 for shard in ours.shards)
     loop.run_round()
 
