@@ -22,7 +22,7 @@ class Hyper:
     personal_epochs: int = knob(
         1,
         "epochs of the personal model per round (0 never trains it)",
-        source="protocol",
+        source="this benchmark",
         off=0,
         low=0,
     )

@@ -32,7 +32,7 @@ class Hyper:
     lam: float = knob(
         0.01,
         "weight λ of the MMD (1 switches cross-entropy off, 0 the MMD)",
-        source="protocol",
+        source="this benchmark",
         name="lambda",
         off=1.0,
         low=0,

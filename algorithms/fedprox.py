@@ -13,7 +13,11 @@ from pfl_bench.hyper import knob
 @dataclass(frozen=True)
 class Hyper:
     mu: float = knob(
-        0.001, "weight μ of the proximal term (0 is FedAvg)", source="protocol", off=0.0, low=0
+        0.001,
+        "weight μ of the proximal term (0 is FedAvg)",
+        source="this benchmark",
+        off=0.0,
+        low=0,
     )
 
 

@@ -21,7 +21,7 @@ class Hyper:
     head_epochs: int = knob(
         5,
         "epochs of the head before the extractor's (0 never trains it)",
-        source="protocol",
+        source="this benchmark",
         off=0,
         low=0,
     )

@@ -21,14 +21,14 @@ class Hyper:
         None,
         "step size α of the adaptation; by default the learning rate η (0 is FedAvg on every "
         "second batch)",
-        source="protocol: α = β = η",
+        source="this benchmark: α = β = η",
         off=0.0,
         low=0,
     )
     beta: float | None = knob(
         None,
         "step size β of the meta-update; by default the learning rate η (0 never learns)",
-        source="protocol: α = β = η",
+        source="this benchmark: α = β = η",
         off=0.0,
         low=0,
     )
