@@ -22,17 +22,25 @@ SERVER_CLIENTS = (20, 100, 500)
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--scale", "is_scale", is_flag=True, help="Time and memory over 20 to 2,000 clients.")
+@click.option(
+    "--samples",
+    default=scale.SAMPLES,
+    type=click.IntRange(min=20_000),
+    help="Dealt to the clients, for --scale.",
+)
 @click.option("--repeat", default=5, type=click.IntRange(min=1), help="Laps per contestant.")
 @click.option("--only", metavar="TEXT", help="Only rows whose name holds this.")
 @click.option("--workers", default=default_workers, type=click.IntRange(min=1))
 @click.option(
     "--out", default="benchmarks/measured", type=click.Path(path_type=Path), metavar="FOLDER"
 )
-def main(is_scale: bool, repeat: int, only: str | None, workers: int, out: Path) -> None:
+def main(
+    is_scale: bool, samples: int, repeat: int, only: str | None, workers: int, out: Path
+) -> None:
     """Time pfl-bench beside the usual simulator. Keep the machine quiet meanwhile."""
     out.mkdir(parents=True, exist_ok=True)
     if is_scale:
-        measure_scale(out, workers, repeat, only or "")
+        measure_scale(out, workers, repeat, only or "", samples)
     else:
         measure_ratios(out, workers, repeat, only or "")
 
@@ -99,11 +107,11 @@ def measure_ratios(out: Path, workers: int, repeat: int, only: str) -> None:
     save(out / "ratios", lines, found)
 
 
-def measure_scale(out: Path, workers: int, repeat: int, only: str) -> None:
+def measure_scale(out: Path, workers: int, repeat: int, only: str, samples: int) -> None:
     algos = [algo for algo in scale.ALGORITHMS if only in algo]
 
     told = partial(click.echo, err=True)
-    rows = scale.measure(algos, scale.CLIENTS, scale.SAMPLES, workers, repeat, told)
+    rows = scale.measure(algos, scale.CLIENTS, samples, workers, repeat, told)
     first = {row.algo: row.seconds for row in reversed(rows)}
     lines = table(
         "method|clients|s per round|× fewest clients|peak memory (MB)|kept by the method (MB)",
@@ -122,7 +130,7 @@ def measure_scale(out: Path, workers: int, repeat: int, only: str) -> None:
     found = {
         "machine": provenance(),
         "workers": workers,
-        "samples": scale.SAMPLES,
+        "samples": samples,
         "rows": [dataclasses.asdict(row) for row in rows],
     }
     scale.plot(rows, out / "scale.png")

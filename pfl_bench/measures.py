@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from pfl_bench.store import StoredRun
 
 MEGA, GIGA = 1e6, 1e9
+LATE = 20
+"""Scored rounds at the end of a run that a mean is taken over."""
 
 
 @dataclass(frozen=True)
@@ -36,10 +38,29 @@ class Measure:
         return f"{value:,.{self.digits}f}" if self.digits == 0 else f"{value:.{self.digits}f}"
 
 
-def _accuracy(run: StoredRun) -> float | None:
-    """The best round's accuracy, in percent."""
-    best = (run.summary or {}).get("best")
-    return None if best is None else 100 * best["accuracy"]
+def _accuracy(which: str) -> Callable[[StoredRun], float | None]:
+    """Of the best or the last round, in percent."""
+
+    def read(run: StoredRun) -> float | None:
+        score = (run.summary or {}).get(which)
+        return None if score is None else 100 * score["accuracy"]
+
+    return read
+
+
+def _late_accuracy(run: StoredRun) -> float | None:
+    scores = [record.accuracy for record in run.records() if record.accuracy is not None]
+    return 100 * statistics.fmean(scores[-LATE:]) if scores else None
+
+
+def _test_loss(run: StoredRun) -> float | None:
+    """After the last scored round, over all clients' test samples."""
+    scored = [record for record in run.records() if record.loss and record.total]
+    if not scored:
+        return None
+    losses, totals = scored[-1].loss or [], scored[-1].total or []
+    pairs = [(loss, total) for loss, total in zip(losses, totals, strict=True) if total]
+    return sum(loss * total for loss, total in pairs) / sum(total for _, total in pairs)
 
 
 def _psnr(run: StoredRun) -> float | None:
@@ -87,7 +108,10 @@ def _cpn(run: StoredRun) -> float | None:
 
 
 MEASURES = {
-    "accuracy": Measure("test accuracy (%)", _accuracy),
+    "accuracy": Measure("test accuracy (%)", _accuracy("best")),
+    "last_accuracy": Measure("test accuracy (%) of the last round", _accuracy("last")),
+    "late_accuracy": Measure(f"test accuracy (%), mean of the last {LATE} rounds", _late_accuracy),
+    "test_loss": Measure("test loss after the last round", _test_loss, 3, lower_is_better=True),
     "psnr": Measure("PSNR (dB)", _psnr, lower_is_better=True, each=attack_figures),
     "total_minutes": Measure(
         "minutes until convergence", _convergence("minutes"), lower_is_better=True
@@ -113,3 +137,6 @@ MEASURES = {
     "cpn_parameters": Measure("parameters of the CPN", _cpn, 0, True, True),
     "peak_gigabytes": Measure("peak memory (GB)", _peak, lower_is_better=True),
 }
+
+SCORES = {"best": "accuracy", "last": "last_accuracy", "late": "late_accuracy", "loss": "test_loss"}
+"""What a table of accuracies can be scored by; the paper scores by the best round."""

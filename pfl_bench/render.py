@@ -375,7 +375,7 @@ def write_all(plan: TablePlan, folder: Path) -> list[Path]:
     from pfl_bench.tableplot import save
 
     texts = {".md": to_markdown(plan), ".tex": to_latex(plan), ".csv": to_csv(plan)}
-    paths = {suffix: folder / f"{plan.spec.name}{suffix}" for suffix in (*texts, ".png", ".svg")}
+    paths = {suffix: folder / f"{plan.spec.stem}{suffix}" for suffix in (*texts, ".png", ".svg")}
     try:
         for suffix, text in texts.items():
             write_atomically(paths[suffix], text)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pfl_bench import overhead
 from pfl_bench.agreement import Agreement, agreement, is_standin
-from pfl_bench.measures import MEASURES, Measure, attack_figures, mismatches
+from pfl_bench.measures import LATE, MEASURES, SCORES, Measure, attack_figures, mismatches
 
 if TYPE_CHECKING:
     from pfl_bench.config import RunConfig
@@ -25,11 +25,17 @@ if TYPE_CHECKING:
 
 Place = tuple[str, str]
 
+_OVER = (
+    "over all clients' test samples; which model is scored, and when, is each algorithm's own "
+    "(`pfl-bench show ALGO`)"
+)
 SCORING = {
-    "accuracy": (
-        "the best round's accuracy, correct predictions over all clients' test samples; which "
-        "model is scored, and when, is each algorithm's own (`pfl-bench show ALGO`)"
+    "accuracy": f"the best round's accuracy, correct predictions {_OVER}",
+    "last_accuracy": f"the last round's accuracy, correct predictions {_OVER}",
+    "late_accuracy": (
+        f"the mean accuracy of the last {LATE} scored rounds, correct predictions {_OVER}"
     ),
+    "test_loss": f"cross-entropy after the last round, mean {_OVER}",
     "overhead": overhead.CRITERION,
     "psnr": (
         "PSNR between a client's image and what an attack recovers of it, both in [0, 1]; the "
@@ -213,7 +219,7 @@ def facts(plan: TablePlan) -> dict[str, str]:
         "Profile": _profile(plan),
         "Data": "; ".join(dict.fromkeys(map(_data, configs))),
         "Seeds": f"{plan.seeds} per cell",
-        "Scoring": SCORING[plan.spec.metric],
+        "Scoring": SCORING[_scoring(plan)],
         "Cells": _legend(plan, any(map(is_standin, cells))),
         "Attack": str(plan.spec.threat or ""),
         "Floor": _floor(runs) if plan.spec.threat else "",
@@ -224,6 +230,11 @@ def facts(plan: TablePlan) -> dict[str, str]:
         "Command": command(plan),
     }
     return {name: text for name, text in said.items() if text}
+
+
+def _scoring(plan: TablePlan) -> str:
+    metric = plan.spec.metric
+    return SCORES[plan.spec.score] if metric == "accuracy" else metric
 
 
 def command(plan: TablePlan) -> str:
@@ -258,7 +269,8 @@ def _legend(plan: TablePlan, standin: bool) -> str:
     if not any(cell.cell.published for cell in plan.cells.values()):
         return legend
     if not standin:
-        return f"{legend}; beside it the paper's figure and ours less the paper's"
+        best = "" if plan.spec.score == "best" else " (its best round's)"
+        return f"{legend}; beside it the paper's figure{best} and ours less the paper's"
     return (
         f"{legend}; beside it the rank here and in the paper, among the {plan.spec.compared} that "
         "both have: stand-in data is not what the paper measured, so that its figures are not shown"

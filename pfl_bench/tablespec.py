@@ -30,7 +30,7 @@ from typing import Any
 
 from pfl_bench.errors import UserError, shown, unknown
 from pfl_bench.hyper import as_dict
-from pfl_bench.measures import MEASURES
+from pfl_bench.measures import MEASURES, SCORES
 from pfl_bench.settings import checked, parse_ratio
 from pfl_bench.threat import Threat
 from pfl_bench.yamlfile import find_yaml, packaged_names, read_yaml
@@ -88,6 +88,13 @@ class TableSpec:
     """What stands after `pfl-bench table` to get this table."""
     threat: Threat | None = None
     """The attack whose PSNR the table shows, where it shows one."""
+    score: str = "best"
+    """One of `measures.SCORES`, for a table of accuracies."""
+
+    @property
+    def stem(self) -> str:
+        """What its files are called."""
+        return self.name if self.score == "best" else f"{self.name}-{self.score}"
 
     def restricted(self, rows: tuple[str, ...], columns: tuple[str, ...]) -> TableSpec:
         """The same table with some rows and columns only, by their names or what they run.
@@ -121,6 +128,27 @@ class TableSpec:
             self,
             threat=Threat.of({**as_dict(self.threat), **chosen}),
             arguments=self._called(options),
+        )
+
+    def scored(self, score: str) -> TableSpec:
+        """The same table by another score than the paper's, whose losses nobody published."""
+        if score == self.score:
+            return self
+        if score not in SCORES:
+            raise unknown("score", score, SCORES)
+        if self.metric != "accuracy":
+            raise UserError(f"--score does not go with {self.name!r}, which shows no accuracy")
+        measure = SCORES[score]
+        kept = {"published": None} if score == "loss" else {}
+        return dataclasses.replace(
+            self,
+            caption=f"{self.caption} Here: {MEASURES[measure].title}.",
+            cells={
+                place: dataclasses.replace(cell, measure=measure, **kept)
+                for place, cell in self.cells.items()
+            },
+            score=score,
+            arguments=self._called([("--score", score)]),
         )
 
     def with_plugins(self, files: Iterable[str]) -> TableSpec:
@@ -317,7 +345,7 @@ def _measure(column: Mapping[str, Any], metric: str, where: str) -> str:
         if measure is not None:
             raise UserError(f"{here}: 'measure' belongs to tables with 'metric: overhead'")
         return metric
-    allowed = [name for name in MEASURES if name not in METRICS]
+    allowed = [name for name in MEASURES if name not in (*METRICS, *SCORES.values())]
     if measure not in allowed:
         raise UserError(f"{here}: {unknown('measure', measure, allowed)}")
     return measure

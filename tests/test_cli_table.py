@@ -138,6 +138,17 @@ def test_the_command_under_a_table_names_profile_and_plugins_as_they_were_typed(
     assert f"Command: {expected}" in " ".join(result.output.split())
 
 
+def test_another_score_is_shown_named_and_kept_beside_the_paper_s(tmp_path: Path) -> None:
+    _keep_all(Store(Path("results")))
+    best = _mine("--render-only", "--out", "out")
+    loss = _mine("--render-only", "--out", "out", "--score", "loss")
+    assert (best.exit_code, loss.exit_code) == (0, 0)
+    assert {"mine.md", "mine-loss.md"} <= {path.name for path in Path("out").iterdir()}
+    text = Path("out/mine-loss.md").read_text()
+    assert "Here: test loss after the last round." in text and "--score loss" in text
+    assert "cross-entropy after the last round" in text and "paper" not in text.split("Scoring")[0]
+
+
 def test_rows_and_columns_restrict_the_table() -> None:
     output = _mine("--dry-run", "--rows", "fedavg", "--columns", "even").output
     assert "missing:    1 cells, 2 runs" in output
@@ -165,6 +176,9 @@ def test_the_list_says_how_much_of_each_table_is_stored(monkeypatch: pytest.Monk
         (["list", "--rows", "fedavg"], "--rows does not go with `table list`"),
         (["mine.yaml", "--attack", "victims=1"], "which shows no attack"),
         (["list", "--attack", "victims=1"], "--attack does not go with `table list`"),
+        (["list", "--score", "last"], "--score does not go with `table list`"),
+        (["mine.yaml", "--score", "lost"], "unknown score 'lost'; did you mean 'loss'?"),
+        (["overhead", "--score", "last"], "which shows no accuracy"),
     ],
 )
 def test_a_mistake_is_one_sentence_and_exit_code_2(arguments: list[str], sentence: str) -> None:

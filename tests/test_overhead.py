@@ -9,7 +9,7 @@ import torch
 from fakeplans import stored_rounds
 from toy import toy_config
 
-from pfl_bench.measures import MEASURES
+from pfl_bench.measures import MEASURES, SCORES
 from pfl_bench.models import Inputs
 from pfl_bench.overhead import THRESHOLD, Share, convergence, cpn_of, cpn_share
 from pfl_bench.records import RoundRecord
@@ -120,6 +120,9 @@ def test_a_stored_run_gives_every_measure_of_overhead(tmp_path: Path) -> None:
     found = {name: measure.of(run) for name, measure in MEASURES.items()}
     assert found == {
         "accuracy": 50.0,
+        "last_accuracy": 50.0,
+        "late_accuracy": pytest.approx(100 * 1.1 / 3),
+        "test_loss": 1.0,
         "psnr": None,
         "total_minutes": 1.5,
         "iterations": 2.0,
@@ -131,3 +134,22 @@ def test_a_stored_run_gives_every_measure_of_overhead(tmp_path: Path) -> None:
         "cpn_parameters": 527_360.0,
         "peak_gigabytes": 2.5,
     }
+
+
+def test_scores_tell_the_best_the_last_and_the_late_rounds_apart(tmp_path: Path) -> None:
+    correct = [900, *range(1, 25), 10]
+    run = stored_rounds(tmp_path, toy_config(), correct, [1.0] * 26)
+    found = {score: MEASURES[measure].of(run) for score, measure in SCORES.items()}
+    late = sum((*range(6, 25), 10)) / 20 / 10
+    assert found == {"best": 90.0, "last": 1.0, "late": pytest.approx(late), "loss": 1.0}
+
+
+def test_test_loss_weighs_clients_by_their_samples_and_leaves_out_who_has_none(
+    tmp_path: Path,
+) -> None:
+    run = stored_rounds(tmp_path, toy_config(), [1], [1.0])
+    last = RoundRecord(2, [0], [1, 0, 0], [3, 1, 0], [2.0, 6.0, float("nan")])
+    unscored = RoundRecord(3, [0])
+    with (run.path / "rounds.jsonl").open("a") as file:
+        file.writelines(record.to_line() for record in (last, unscored))
+    assert MEASURES["test_loss"].of(run) == (3 * 2.0 + 6.0) / 4

@@ -30,6 +30,11 @@ FAILED = 1
 )
 @click.option("--rows", multiple=True, metavar="A,B", help="Only these rows (or algorithms).")
 @click.option("--columns", multiple=True, metavar="A,B", help="Only these columns.")
+@click.option(
+    "--score", default="best", metavar="NAME",
+    help="The round that counts: best (as in the paper), last, late (mean of the last 20), or the "
+    "loss after the last.",
+)  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Print what is stored, missing and impossible.")
 @click.option("--render-only", is_flag=True, help="Render what is stored; never train.")
 @click.option(
@@ -57,6 +62,7 @@ def table(
     seeds: int | None,
     rows: tuple[str, ...],
     columns: tuple[str, ...],
+    score: str,
     dry_run: bool,
     render_only: bool,
     jobs: int | None,
@@ -96,12 +102,13 @@ def table(
     folder, store = paths.data_dir(data_dir), Store(paths.results_dir(results_folder))
     if name == "list":
         _refuse({"--rows": rows, "--columns": columns, "--dry-run": dry_run, "--out": out})
-        _refuse({"--attack": attack})
+        _refuse({"--attack": attack, "--score": score != "best"})
         _list(chosen_profile, seeds, store, folder, data_dir is not None)
         return
     spec = _table(name, data_dir is not None)
     spec = spec.restricted(_names(rows, spec.rows), _names(columns, spec.columns))
     spec = spec.attacked(assignments(attack, "--attack target=update")).with_plugins(plugins)
+    spec = spec.scored(score)
     fingerprint = known_to(store) if render_only else None
     plan = plan_table(spec, chosen_profile, seeds, store, folder, fingerprint)
     if dry_run:
