@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pfl_bench.measures import MEASURES
+from pfl_bench.measures import MEASURES, Measure
 
 if TYPE_CHECKING:
     from pfl_bench.tableplan import CellPlan, TablePlan
@@ -34,6 +34,8 @@ class PairedTest:
     rival: str
     difference: float
     """Mean of the method's figures less the rival's."""
+    digits: int
+    """As many as the measure is shown with."""
     seeds: int
     p: float
     smallest_p: float
@@ -72,7 +74,7 @@ def agreement(plan: TablePlan) -> list[Agreement]:
 
 
 def _of_line(plan: TablePlan, line: str, cells: Sequence[Cell]) -> Agreement:
-    lower = MEASURES[cells[0].measure].lower_is_better
+    measure = MEASURES[cells[0].measure]
     plans = {plan.spec.competitor(cell): plan.cells[cell.row, cell.column] for cell in cells}
     means = {name: cell.mean for name, cell in plans.items()}
     ours = {name: mean for name, mean in means.items() if mean is not None}
@@ -92,9 +94,9 @@ def _of_line(plan: TablePlan, line: str, cells: Sequence[Cell]) -> Agreement:
         mean_absolute_difference=(
             statistics.fmean(abs(a - b) for a, b in zip(x, y, strict=True)) if comparable else None
         ),
-        paper_winners=winners(dict(zip(both, y, strict=True)), lower),
-        our_winners=winners(dict(zip(both, x, strict=True)), lower),
-        test=_against_best(plan.spec.method, plans, ours, lower),
+        paper_winners=winners(dict(zip(both, y, strict=True)), measure.lower_is_better),
+        our_winners=winners(dict(zip(both, x, strict=True)), measure.lower_is_better),
+        test=_against_best(plan.spec.method, plans, ours, measure),
     )
 
 
@@ -157,12 +159,12 @@ def _against_best(
     method: str | None,
     plans: Mapping[str, CellPlan],
     ours: Mapping[str, float],
-    lower_is_better: bool,
+    measure: Measure,
 ) -> PairedTest | None:
     others = {name: mean for name, mean in ours.items() if name != method}
     if method is None or method not in ours or not others:
         return None
-    rival = (min if lower_is_better else max)(others, key=others.__getitem__)
+    rival = (min if measure.lower_is_better else max)(others, key=others.__getitem__)
     a, b = plans[method].figures, plans[rival].figures
     differences = [a[seed] - b[seed] for seed in sorted(a.keys() & b.keys())]
     if not differences:
@@ -172,6 +174,7 @@ def _against_best(
         method=method,
         rival=rival,
         difference=statistics.fmean(differences),
+        digits=measure.digits,
         seeds=n,
         p=sign_flip_test(differences),
         smallest_p=2.0 ** (1 - n) if n <= EXACT_UP_TO else 1 / (SAMPLED + 1),

@@ -169,7 +169,7 @@ def agreement_note(sheet: Sheet) -> str:
 
 def _tested(test: PairedTest) -> str:
     return (
-        f"{signed(test.difference)} to {test.rival}, p = {test.p:.3g} "
+        f"{signed(test.difference, test.digits)} to {test.rival}, p = {test.p:.3g} "
         f"(n = {test.seeds}, at best {test.smallest_p:.3g})"
     )
 
