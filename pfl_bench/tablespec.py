@@ -139,14 +139,15 @@ class TableSpec:
         if self.metric != "accuracy":
             raise UserError(f"--score does not go with {self.name!r}, which shows no accuracy")
         measure = SCORES[score]
-        kept = {"published": None} if score == "loss" else {}
+
+        def rescored(cell: Cell) -> Cell:
+            published = None if score == "loss" else cell.published
+            return dataclasses.replace(cell, measure=measure, published=published)
+
         return dataclasses.replace(
             self,
             caption=f"{self.caption} Here: {MEASURES[measure].title}.",
-            cells={
-                place: dataclasses.replace(cell, measure=measure, **kept)
-                for place, cell in self.cells.items()
-            },
+            cells={place: rescored(cell) for place, cell in self.cells.items()},
             score=score,
             arguments=self._called([("--score", score)]),
         )
