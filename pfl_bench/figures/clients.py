@@ -59,18 +59,19 @@ def draw(methods: Sequence[Method], profile: str, width: float = picture.COLUMN)
 
 
 def _boxes(axes: Axes, rows: Sequence[Sequence[float]]) -> None:
-    import seaborn as sns
-
-    sns.boxplot(
-        data=list(rows),
-        orient="h",
-        ax=axes,
-        width=DOTS_ROOM + 0.06,
+    # seaborn's own calls matplotlib with an argument that matplotlib is going to remove.
+    line = {"color": "#595959", "linewidth": 0.6}
+    axes.boxplot(
+        list(rows),
+        orientation="horizontal",
+        positions=range(len(rows)),
+        widths=DOTS_ROOM + 0.06,
         whis=(5, 95),
         showfliers=False,
-        color="white",
-        linecolor="#595959",
-        linewidth=0.6,
+        patch_artist=True,
+        boxprops={"facecolor": "white", "edgecolor": line["color"], "linewidth": line["linewidth"]},
+        whiskerprops=line,
+        capprops=line,
         medianprops={"color": "black", "linewidth": 1.2},
     )
     for position, values in enumerate(rows):
