@@ -43,7 +43,7 @@ from pfl_bench.schedule import longest_first
 from pfl_bench.stopping import terminable
 from pfl_bench.store import RunBusy, RunWriter, Store, StoredRun
 from pfl_bench.tableplan import Pace, PlannedRun, data_of
-from pfl_bench.tablerun import Crew, News, TableWatcher, pass_on
+from pfl_bench.tablerun import Crew, News, TableWatcher, Waiting, pass_on
 from pfl_bench.tensorboard import execute_logged
 
 INSTALL = "pip install 'pfl-bench[ray]'"
@@ -123,22 +123,16 @@ class RayTeam:
         pace = Pace.of(self._store)
         self._workers = self._crew.workers or self._nodes.share(len(runs))
         self._nodes.check(Needs(self._workers, self._gpus))
-        waiting = deque(longest_first(runs, pace, self._crew.data_dir))
-        put_off: list[PlannedRun] = []
-        is_last_call = False
-        while waiting or self._out or (put_off and not is_last_call):
-            if not waiting and not self._out:
-                waiting, is_last_call = deque(put_off), True
-            while waiting and self._has_room():
-                run = waiting.popleft()
+        waiting = Waiting(longest_first(runs, pace, self._crew.data_dir))
+        while waiting.goes_on(are_out=bool(self._out)):
+            while waiting.runs and self._has_room():
+                run = waiting.runs.popleft()
                 try:
                     if not self._dispatch(run):
                         yield run, None
                 except RunBusy as busy:
-                    if is_last_call:
+                    if not waiting.put_off(run):
                         yield run, str(busy)
-                    else:
-                        put_off.append(run)
                 except UserError as refusal:
                     yield run, str(refusal)
             for errand, answer in self._answers(watcher):
@@ -151,9 +145,9 @@ class RayTeam:
                 if stored is not None:
                     pace.learn(stored)
                     error = self._logged(errand.run)
-                    waiting = deque(longest_first(waiting, pace, self._crew.data_dir))
-                out = (errand.run for errand in self._out.values())
-                self._supply.keep([*waiting, *put_off, *out])
+                    order = longest_first(waiting.runs, pace, self._crew.data_dir)
+                    waiting.runs = deque(order)
+                self._supply.keep([*waiting, *(errand.run for errand in self._out.values())])
                 yield errand.run, error
 
     def stop(self) -> None:

@@ -15,6 +15,7 @@ import importlib
 import importlib.metadata
 import json
 import logging
+import os
 import pkgutil
 import re
 from collections.abc import Callable, Iterator
@@ -206,7 +207,9 @@ def own_names(data_dir: Path) -> list[str]:
     """The user's own sets: prepared files of the folder that no known dataset accounts for."""
     known = specs()
     suffixes = _SUFFIXES.values()
-    found = {path.stem for path in data_dir.glob("*") if path.suffix in suffixes and path.exists()}
+    paths = (path for path in data_dir.glob("*") if path.suffix in suffixes)
+    # Not links to nowhere; `Path.exists` would raise where a folder may not be entered.
+    found = {path.stem for path in paths if os.path.exists(path)}  # noqa: PTH110
     return sorted(name for name in found - known.keys() if _is_name(name))
 
 

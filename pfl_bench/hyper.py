@@ -41,7 +41,8 @@ class Knob:
     def refusal(self, value: Any) -> str:
         """What an error says of a value: itself, the nearest choice and what is allowed."""
         hint = nearest(value, map(str, self.choices or ()))
-        limit = f" (and at most {LARGEST:g})" if self.high is None and _is_huge(value) else ""
+        is_open = self.kind in (int, float) and self.high is None
+        limit = f" (and at most {LARGEST:g})" if is_open and _is_huge(value) else ""
         return f"{shown(value)};{hint} allowed: {self.allowed}{limit}"
 
     @property
@@ -83,7 +84,7 @@ class Knob:
 
 def _is_huge(value: Any) -> bool:
     try:
-        return abs(float(value)) > LARGEST
+        return float(value) > LARGEST
     except OverflowError:
         return True
     except (TypeError, ValueError):

@@ -49,18 +49,14 @@ def _accuracy(which: str) -> Callable[[StoredRun], float | None]:
 
 
 def _late_accuracy(run: StoredRun) -> float | None:
+    """In percent; None of a run too short for its end to be told from its beginning."""
     scores = [record.accuracy for record in run.records() if record.accuracy is not None]
-    return 100 * statistics.fmean(scores[-LATE:]) if scores else None
+    return 100 * statistics.fmean(scores[-LATE:]) if len(scores) >= LATE else None
 
 
 def _test_loss(run: StoredRun) -> float | None:
-    """After the last scored round, over all clients' test samples."""
-    scored = [record for record in run.records() if record.loss and record.total]
-    if not scored:
-        return None
-    losses, totals = scored[-1].loss or [], scored[-1].total or []
-    pairs = [(loss, total) for loss, total in zip(losses, totals, strict=True) if total]
-    return sum(loss * total for loss, total in pairs) / sum(total for _, total in pairs)
+    losses = [loss for record in run.records() if (loss := record.test_loss) is not None]
+    return losses[-1] if losses else None
 
 
 def _psnr(run: StoredRun) -> float | None:
@@ -110,7 +106,9 @@ def _cpn(run: StoredRun) -> float | None:
 MEASURES = {
     "accuracy": Measure("test accuracy (%)", _accuracy("best")),
     "last_accuracy": Measure("test accuracy (%) of the last round", _accuracy("last")),
-    "late_accuracy": Measure(f"test accuracy (%), mean of the last {LATE} rounds", _late_accuracy),
+    "late_accuracy": Measure(
+        f"test accuracy (%), mean of the last {LATE} scored rounds", _late_accuracy
+    ),
     "test_loss": Measure("test loss after the last round", _test_loss, 3, lower_is_better=True),
     "psnr": Measure("PSNR (dB)", _psnr, lower_is_better=True, each=attack_figures),
     "total_minutes": Measure(

@@ -240,7 +240,7 @@ def to_latex(plan: TablePlan) -> str:
         r"\begin{table*}",
         r"  \centering",
         rf"  \caption{{{_tex(spec.caption)} {_tex_facts(sheet)}}}",
-        rf"  \label{{tab:{spec.name}}}",
+        rf"  \label{{tab:{spec.stem}}}",
         r"  \resizebox{\linewidth}{!}{%",
         rf"  \begin{{tabular}}{{l{'r' * len(spec.columns)}}}",
         r"    \toprule",

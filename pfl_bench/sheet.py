@@ -268,12 +268,13 @@ def _legend(plan: TablePlan, standin: bool) -> str:
     legend = f"mean ± sample standard deviation over the {spread} ({number})"
     if not any(cell.cell.published for cell in plan.cells.values()):
         return legend
+    best = "" if plan.spec.score == "best" else " (its best round's)"
     if not standin:
-        best = "" if plan.spec.score == "best" else " (its best round's)"
         return f"{legend}; beside it the paper's figure{best} and ours less the paper's"
     return (
-        f"{legend}; beside it the rank here and in the paper, among the {plan.spec.compared} that "
-        "both have: stand-in data is not what the paper measured, so that its figures are not shown"
+        f"{legend}; beside it the rank here and in the paper{best}, among the {plan.spec.compared} "
+        "that both have: stand-in data is not what the paper measured, so that its figures are not "
+        "shown"
     )
 
 

@@ -30,7 +30,7 @@ from pfl_bench.models import Inputs, build_model, check_fit, seeded, useful_work
 from pfl_bench.network import Network
 from pfl_bench.records import DamagedError, RoundRecord
 from pfl_bench.registry import load_algorithm
-from pfl_bench.snapshot import Snapshot, alike, check_names
+from pfl_bench.snapshot import Snapshot, check_names
 from pfl_bench.stopwatch import RoundWatch
 from pfl_bench.tally import CONVERGENCE, Tally, Trained
 
@@ -111,6 +111,7 @@ class Simulator:
         self._workspaces: queue.SimpleQueue[Network] = queue.SimpleQueue()
         for net in nets:
             self._workspaces.put(net)
+        self._sizes = {part: nets[0][part].numel() for part in nets[0].parts}
         start = Start(nets[0].copy(nets[0].parts), nets[0].trainable.clone())
         self._fresh_state = self.algorithm.client_state(start)
         self._fresh_stats = nets[0].stats.clone()
@@ -132,11 +133,15 @@ class Simulator:
         not one of this run."""
         found = self.snapshot.continued(round, tensors, self.device)
         for index, state in found.clients.items():
-            if index >= self.task.clients or not alike(self._fresh_state, state):
+            if index >= self.task.clients or state.keys() != self._fresh_state.keys():
                 kept = ", ".join(self._fresh_state) or "nothing"
                 raise DamagedError(f"a client's state is now {kept}")
         if any(stats.shape != self._fresh_stats.shape for stats in found.stats.values()):
             raise DamagedError("the model has other batch-norm statistics")
+        for state in (found.server, *found.clients.values()):
+            for part in self._sizes.keys() & state.keys():
+                if state[part].shape != (self._sizes[part],):
+                    raise DamagedError(f"the model's {part} has another size")
         self.snapshot = found
 
     def rounds(self) -> Iterator[RoundRecord]:

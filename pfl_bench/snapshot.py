@@ -56,8 +56,10 @@ class Snapshot:
         lists = (name for name, value in self.server.items() if not isinstance(value, Tensor))
         empty: ServerState = {name: [] for name in lists}
         found = replace(found, server={**empty, **found.server})
-        if not alike(self.server, found.server):
+        if not self.server.keys() <= found.server.keys():
             raise DamagedError(f"the server's state is now {', '.join(self.server)}")
+        if _shape(found.server_stats) != _shape(self.server_stats):
+            raise DamagedError("the server has other batch-norm statistics")
         return found
 
     @classmethod
@@ -85,10 +87,5 @@ class Snapshot:
         return cls(round, snapshot.server, snapshot.clients, snapshot.stats, server_stats)
 
 
-def alike(declared: Mapping[str, Any], kept: Mapping[str, Any]) -> bool:
-    """Whether a kept state can be one that was declared so: what was declared empty may grow."""
-    return declared.keys() <= kept.keys() and all(
-        isinstance(kept[name], Tensor) and kept[name].shape == value.shape
-        for name, value in declared.items()
-        if isinstance(value, Tensor) and value.numel()
-    )
+def _shape(stats: Tensor | None) -> torch.Size | None:
+    return None if stats is None else stats.shape

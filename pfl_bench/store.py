@@ -383,7 +383,11 @@ class RunWriter:
             self._home.mkdir(exist_ok=True)
             for name in sorted(files, key=lambda name: (name == _SUMMARY, name != _RECORDS)):
                 write_atomically(self._home / name, files[name])
-            for old in _checkpoints(self._home)[CHECKPOINTS_KEPT:]:
+            found = _checkpoints(self._home)
+            newest = next((path for path in found if path.name in files), None)
+            # What is ahead of the newest belongs to records that these have replaced.
+            ahead = found[: found.index(newest)] if newest else []
+            for old in (*ahead, *found[len(ahead) + CHECKPOINTS_KEPT :]):
                 old.unlink()
             if _SUMMARY in files:
                 self._settle(has_state=_STATE in files)

@@ -11,7 +11,7 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +65,7 @@ class CellPlan:
         """How many seeds are finished."""
         return sum(_has(run, "finished") for run in self.runs)
 
-    @property
+    @cached_property
     def figures(self) -> dict[int, float]:
         """What the cell measures, by seed, of the runs that are finished."""
         measure = MEASURES[self.cell.measure]
@@ -164,20 +164,32 @@ def plan_table(
         if name not in (known := [*table_names(), spec.name]):
             raise UserError(f"profile {profile.name}: {unknown('table', name, known)}")
     stored: dict[str, StoredRun | None] = {}
+
+    def find(config: RunConfig) -> StoredRun | None:
+        if config.key not in stored:
+            stored[config.key] = _stored(config, store, spec)
+        return stored[config.key]
+
     cells = {}
     for place, cell in spec.cells.items():
+        chosen = {**profile.tables.get(spec.name, {}), **cell.chosen}
+        make = partial(configure, profile, chosen, cell.hyper, data_dir)
         try:
-            chosen = {**profile.tables.get(spec.name, {}), **cell.chosen}
-            first = configure(profile, chosen, cell.hyper, data_dir, fingerprint)
+            configs = _seeded(make(fingerprint), seeds)
         except UserError as error:
             cells[place] = CellPlan(cell, (), (), str(error))
             continue
-        configs = tuple(replace(first, seed=first.seed + k) for k in range(seeds))
-        for config in configs:
-            if config.key not in stored:
-                stored[config.key] = _stored(config, store, spec)
-        cells[place] = _known(CellPlan(cell, configs, tuple(stored[c.key] for c in configs)))
+        if fingerprint is not None and not any(map(find, configs)):
+            # Results may also come from the data that are here, if there are any.
+            with contextlib.suppress(UserError):
+                here = _seeded(make(), seeds)
+                configs = here if any(map(find, here)) else configs
+        cells[place] = _known(CellPlan(cell, configs, tuple(map(find, configs))))
     return TablePlan(spec, profile, seeds, cells)
+
+
+def _seeded(first: RunConfig, seeds: int) -> tuple[RunConfig, ...]:
+    return tuple(replace(first, seed=first.seed + k) for k in range(seeds))
 
 
 def fingerprints(runs: Iterable[StoredRun]) -> dict[tuple[str, str], str]:

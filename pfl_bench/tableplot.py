@@ -99,6 +99,7 @@ def _heat_map(sheet: Sheet) -> Figure:
     axes.set_facecolor(ABSENT)
     farthest = float(np.nan_to_num(behind).max()) or 1.0
     line = "column" if spec.compared == "rows" else "row"
+    unit = "points behind" if spec.score != "loss" else "loss above"
     sns.heatmap(
         behind,
         ax=axes,
@@ -109,7 +110,7 @@ def _heat_map(sheet: Sheet) -> Figure:
         linewidths=0.5,
         xticklabels=[textwrap.fill(name, 14, break_long_words=False) for name in spec.columns],
         yticklabels=list(spec.rows),
-        cbar_kws={"label": f"points behind the best of the {line}"},
+        cbar_kws={"label": f"{unit} the best of the {line}"},
     )
     _write_cells(axes, sheet, words, behind, farthest)
     axes.tick_params(axis="x", rotation=0, labelsize=8, length=0)

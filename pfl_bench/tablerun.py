@@ -16,7 +16,7 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from multiprocessing import connection
@@ -224,6 +224,32 @@ class _Worker:
             return _Ended(f"its process ended unexpectedly ({_cause(self.process.exitcode)})")
 
 
+class Waiting:
+    """The runs to hand out, in order. One that another process is computing is put off until all
+    others are done, and then tried once more."""
+
+    def __init__(self, runs: Iterable[PlannedRun]):
+        self.runs = deque(runs)
+        self._later: list[PlannedRun] = []
+        self._is_last_call = False
+
+    def goes_on(self, are_out: bool) -> bool:
+        """Whether there is something to hand out, or, if runs `are_out`, to wait for."""
+        if not self.runs and not are_out and not self._is_last_call:
+            self.runs.extend(self._later)
+            self._later, self._is_last_call = [], True
+        return bool(self.runs) or are_out
+
+    def put_off(self, run: PlannedRun) -> bool:
+        """Try a run later; False where this was its last chance."""
+        if not self._is_last_call:
+            self._later.append(run)
+        return not self._is_last_call
+
+    def __iter__(self) -> Iterator[PlannedRun]:
+        return iter((*self.runs, *self._later))
+
+
 class _Team:
     """Up to `crew.jobs` worker processes, started when there is work for them."""
 
@@ -237,11 +263,10 @@ class _Team:
         """Every run with its error, if it had one, in the order in which they end.
 
         A run that another process is computing is tried again after all others, once."""
-        waiting = deque(runs)
-        put_off: set[str] = set()
-        while waiting or self._busy():
-            while waiting and len(self._busy()) < self._crew.jobs:
-                self._idle_worker().take(waiting.popleft())
+        waiting = Waiting(runs)
+        while waiting.goes_on(are_out=bool(self._busy())):
+            while waiting.runs and len(self._busy()) < self._crew.jobs:
+                self._idle_worker().take(waiting.runs.popleft())
             for worker in self._heard():
                 run, answer = worker.run, worker.answer()
                 assert run is not None
@@ -249,10 +274,7 @@ class _Team:
                     pass_on(answer, run, watcher)
                     continue
                 self._release(worker)
-                if answer.is_busy and run.config.key not in put_off:
-                    put_off.add(run.config.key)
-                    waiting.append(run)
-                else:
+                if not answer.is_busy or not waiting.put_off(run):
                     yield run, answer.error
 
     def stop(self) -> None:

@@ -11,7 +11,7 @@ from toy import toy_config, toy_dataset, toy_partition
 
 from pfl_bench import store as store_module
 from pfl_bench.config import RunConfig
-from pfl_bench.records import DamagedError, same_result
+from pfl_bench.records import DamagedError, RoundRecord, same_result
 from pfl_bench.runner import Options, Watcher, execute
 from pfl_bench.store import RunWriter, Store, StoredRun
 
@@ -36,6 +36,23 @@ def options() -> Options:
 def _adopt(store: Store, config: RunConfig, files: dict[str, bytes]) -> StoredRun:
     with store.open(config) as writer:
         return writer.adopt(files)
+
+
+def test_checkpoints_of_records_that_were_replaced_do_not_outlive_them(tmp_path: Path) -> None:
+    config = toy_config()
+    here, there = Store(tmp_path / "here"), Store(tmp_path / "there")
+    for store, last in ((here, 9), (there, 2)):
+        with store.open(config) as writer:
+            for round in range(1, last + 1):
+                writer.append(RoundRecord(round, [0], [last], [10], [0.5]))
+                writer.save_checkpoint(round, {"server/x": torch.full((1,), float(last))}, {})
+    with there.open(config) as writer:
+        files = writer.carry()
+    with here.open(config) as writer:
+        writer.adopt(files)
+    with here.open(config) as writer:
+        assert writer.checkpoint is not None and writer.checkpoint.round == 2
+        assert not writer.notes
 
 
 def test_a_result_arrives_as_it_left(tmp_path: Path, options: Options) -> None:

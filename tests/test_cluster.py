@@ -145,32 +145,27 @@ def test_what_is_stored_is_not_repeated_and_a_fresh_run_takes_its_place(
     assert not list(store.root.glob("*/fresh"))
 
 
-def test_a_run_computed_elsewhere_is_tried_last_and_then_named(
-    cluster: Any, tmp_path: Path
-) -> None:
-    store, diary = Store(tmp_path / "results"), _Diary()
-    plan = _plan(store, "fedper", "fedavg", "local")
-    taken = plan.cells["fedper", "only"].configs[0]
-    hire = RayCluster(cluster.address).hire
-    with store.open(taken):
-        _, failures = run_missing(plan, store, _crew(), diary, hire)
-    assert len(_stored(store)) == 2 and list(failures) == [taken.key]
-    assert "is being computed by process" in failures[taken.key]
-
-
-def test_rounds_that_shared_the_machine_are_dropped_before_a_timed_run_goes_out(
+def test_a_run_computed_elsewhere_is_tried_again_after_all_others(
     cluster: Any, tmp_path: Path
 ) -> None:
     store = Store(tmp_path / "results")
-    plan = _plan(store, "fedavg", rounds=4)
-    (run,) = plan.missing()
-    with store.open(run.config) as writer:
-        writer.append(RoundRecord(1, [0], [1], [2], [0.5]))
-        writer.save_checkpoint(1, {"server/head": torch.zeros(1)}, {"timed": False})
-    diary = _Diary()
-    crew = _crew(is_timed=True)
-    _, failures = run_missing(plan, store, crew, diary, RayCluster(cluster.address).hire)
-    assert not failures and diary.begun == [(run.config.key, 0)] and not diary.notes
+    plan = _plan(store, "fedper", "fedavg", "local")
+    taken = plan.cells["fedper", "only"].configs[0]
+    elsewhere = contextlib.ExitStack()
+    elsewhere.enter_context(store.open(taken))
+
+    class _Patient(TableWatcher):
+        ended: list[str] = []
+
+        def on_end(self, run: PlannedRun, stored: StoredRun) -> None:
+            self.ended.append(run.config.key)
+            if len(self.ended) == 2:
+                elsewhere.close()
+
+    hire = RayCluster(cluster.address, jobs=3).hire
+    with elsewhere:
+        _, failures = run_missing(plan, store, _crew(), _Patient(), hire)
+    assert not failures and _Patient.ended[-1] == taken.key
 
 
 # --- faults ---------------------------------------------------------------------------------------
@@ -191,6 +186,25 @@ def test_a_run_whose_worker_is_killed_continues_from_its_checkpoint(
     assert diary.notes == ["its worker died; it continues after round 1 (attempt 2)"]
     assert [round for _, round in diary.begun] == [0, 1]
     assert _is_same(_stored(store), computed_here(plan, Store(tmp_path / "here")))
+
+
+def test_a_timed_run_that_dies_continues_from_its_own_rounds_not_from_untimed_ones(
+    cluster: Any, tmp_path: Path
+) -> None:
+    path, mark = tmp_path / "mortal.py", tmp_path / "it-died"
+    path.write_text(PLUGIN.format(step=FATAL.format(mark=str(mark)).strip()))
+    load_plugin(path)
+    store, diary = Store(tmp_path / "results"), _Diary()
+    plan = _plan(store, "mortal", rounds=3)
+    (run,) = plan.missing()
+    with store.open(run.config) as writer:
+        for round in (1, 2):
+            writer.append(RoundRecord(round, [0], [1], [2], [0.5]))
+        writer.save_checkpoint(2, {"server/head": torch.zeros(1)}, {"timed": False})
+    crew = _crew((path,), is_timed=True, checkpoint_every=1)
+    _, failures = run_missing(plan, store, crew, diary, RayCluster(cluster.address).hire)
+    assert not failures and mark.exists()
+    assert [round for _, round in diary.begun] == [0, 1]
 
 
 def test_a_run_whose_node_is_lost_continues_elsewhere_from_its_checkpoint(

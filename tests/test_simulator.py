@@ -22,11 +22,12 @@ from toy import colour_dataset, toy_config, toy_dataset, toy_partition, toy_run,
 
 from pfl_bench import seeds
 from pfl_bench.algorithm import Algorithm, ServerState, Start, Upload
+from pfl_bench.algorithms.fedavg import FedAvg
 from pfl_bench.algorithms.local import Local
 from pfl_bench.client import Client, Message
 from pfl_bench.config import RunConfig
 from pfl_bench.data import Dataset
-from pfl_bench.records import RoundRecord, same_result
+from pfl_bench.records import DamagedError, RoundRecord, same_result
 from pfl_bench.registry import algorithm_names
 from pfl_bench.simulator import GROUP, IN_FLIGHT, Interrupted, Simulator, in_order, sample_clients
 
@@ -506,3 +507,48 @@ def test_a_test_loss_that_is_not_finite_is_diverged() -> None:
     records = list(simulator.rounds())
     assert len(records) == 1 and math.isfinite(records[0].train_loss or math.nan)
     assert "in round 1" in (simulator.diverged or "")
+
+
+@pytest.mark.parametrize(
+    ("tensors", "reason"),
+    [
+        ({"server/other": torch.zeros(3)}, "the server's state is now extractor, head"),
+        ({"server/extractor": torch.zeros(3), "server/head": torch.zeros(3)}, "has another size"),
+        ({"nonsense": torch.zeros(3)}, "it cannot be read"),
+        ({"server/head/first": torch.zeros(3)}, "it cannot be read"),
+        ({"client/0/seen": torch.zeros(3)}, "a client's state is now nothing"),
+        ({"stats/0": torch.zeros(3)}, "batch-norm statistics"),
+        ({"server_stats": torch.zeros(3)}, "the server has other batch-norm statistics"),
+    ],
+)
+def test_state_of_another_run_is_refused(tensors: dict[str, torch.Tensor], reason: str) -> None:
+    simulator = toy_simulator(toy_config("fedavg"))
+    sound = simulator.snapshot.tensors()
+    is_part = next(iter(tensors)).startswith(("server/other", "server/extractor"))
+    with pytest.raises(DamagedError, match=reason):
+        simulator.resume(1, tensors if is_part else {**sound, **tensors})
+    simulator.resume(1, sound)
+    assert simulator.snapshot.round == 1
+
+
+def test_what_a_method_keeps_beside_the_model_may_grow() -> None:
+    class Remembers(FedAvg):
+        def client_state(self, start: Start) -> Message:
+            return {"losses": torch.zeros(1)}
+
+        def server_state(self, start: Start) -> ServerState:
+            return {**super().server_state(start), "past": [], "rounds": torch.zeros(1)}
+
+    config, dataset = toy_config("fedavg"), toy_dataset()
+    partition = toy_partition(config, dataset)
+    simulator = Simulator(config, dataset, partition, algorithm=Remembers)
+    simulator.prepare()
+    grown = {
+        **simulator.snapshot.tensors(),
+        "client/1/losses": torch.zeros(5),
+        "server/rounds": torch.zeros(4),
+        "server/seen": torch.zeros(2),
+    }
+    simulator.resume(1, grown)
+    assert simulator.snapshot.server["past"] == []
+    assert simulator.snapshot.clients[1]["losses"].numel() == 5

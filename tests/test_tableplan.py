@@ -256,6 +256,20 @@ def test_results_on_a_stand_in_drawn_elsewhere_are_found(tmp_path: Path, store: 
     assert known_to(store)("mnist", "standin", tmp_path) == here
 
 
+def test_cells_that_ran_here_are_found_beside_more_that_ran_elsewhere(
+    tmp_path: Path, store: Store
+) -> None:
+    profile = Profile("none", "", {"source": "standin", "rounds": 2}, {}, {})
+    spec = load_table("main").restricted(("fedavg", "local"), ("pathological MNIST",))
+    here = plan_table(spec, profile, 1, store, tmp_path)
+    ours, theirs = (here.cells[row, "pathological MNIST"].configs[0] for row in spec.rows)
+    for seed in range(3):
+        _keep(store, replace(theirs, seed=seed, data_fingerprint="theirs"), seconds=1.0)
+    _keep(store, ours, seconds=1.0)
+    found = plan_table(spec, profile, 1, store, tmp_path, known_to(store))
+    assert [cell.status for cell in found.cells.values()] == ["done", "done"]
+
+
 def test_table_that_no_one_knows_in_a_profile_is_refused(tmp_path: Path, store: Store) -> None:
     profile = Profile("mine", "", {}, {}, {}, tables={"mian": {"rounds": 3}})
     spec = load_table("main")

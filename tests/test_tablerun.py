@@ -19,13 +19,14 @@ from smalltables import (
     small_plan,
     small_spec,
 )
+from toy import toy_config
 
 from pfl_bench import tablerun
 from pfl_bench.errors import UserError
 from pfl_bench.records import RoundRecord, same_result
 from pfl_bench.store import Store, StoredRun
 from pfl_bench.tableplan import PlannedRun
-from pfl_bench.tablerun import STOP_SECONDS, Crew, TableWatcher, run_missing
+from pfl_bench.tablerun import STOP_SECONDS, Crew, TableWatcher, Waiting, run_missing
 
 STEPS = {
     "slow": "time.sleep(0.2)",
@@ -170,6 +171,18 @@ def test_a_run_computed_elsewhere_is_tried_last_and_then_named(
         _, failures = run_missing(plan, store, _crew(), diary)
     assert diary.ended == [free.key, taken.key]
     assert "is being computed by process" in failures[taken.key]
+
+
+def test_runs_that_are_put_off_come_again_once_when_nothing_else_is_left() -> None:
+    busy, other = (PlannedRun(toy_config(seed=seed), None, ()) for seed in (0, 1))
+    waiting = Waiting([busy, other])
+    assert waiting.goes_on(are_out=False) and waiting.runs.popleft() is busy
+    assert waiting.put_off(busy) and list(waiting) == [other, busy]
+    assert waiting.goes_on(are_out=False) and waiting.runs.popleft() is other
+    assert waiting.goes_on(are_out=True) and not waiting.runs, "the other is not done yet"
+    assert waiting.goes_on(are_out=False) and waiting.runs.popleft() is busy
+    assert not waiting.put_off(busy)
+    assert not waiting.goes_on(are_out=False)
 
 
 def test_interrupted_the_workers_stop_at_once_and_the_run_continues_to_the_same_end(

@@ -86,8 +86,9 @@ def _cell_text(plan: TablePlan, place: Place, progress: str | None) -> Text:
 
 def _figure(plan: TablePlan, cell: CellPlan) -> str:
     """The mean so far; tables of other things than accuracy only say that there is a result."""
-    is_accuracy = plan.spec.metric == "accuracy" and cell.mean is not None
-    return f"{cell.mean:.2f}" if is_accuracy else "✓"
+    if plan.spec.metric != "accuracy" or cell.mean is None:
+        return "✓"
+    return MEASURES[cell.cell.measure].show(cell.mean)
 
 
 class Countdown:
