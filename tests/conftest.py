@@ -14,6 +14,9 @@ from pfl_bench.store import Store
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+# A shell's background job ignores Ctrl-C, and so would every command that a test starts and stops.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 @pytest.fixture(autouse=True)
 def same_global_seed() -> None:
