@@ -55,8 +55,8 @@ def _late_accuracy(run: StoredRun) -> float | None:
 
 
 def _test_loss(run: StoredRun) -> float | None:
-    losses = [loss for record in run.records() if (loss := record.test_loss) is not None]
-    return losses[-1] if losses else None
+    losses = (record.test_loss for record in reversed(run.records()))
+    return next((loss for loss in losses if loss is not None), None)
 
 
 def _psnr(run: StoredRun) -> float | None:

@@ -39,7 +39,8 @@ NODE = {"num_cpus": 1, "memory": 4 * 10**9, "object_store_memory": 80 * 2**20}
 FATAL = """
         from pathlib import Path
         if client.round == 2 and not Path({mark!r}).exists():
-            import os, signal
+            import os, signal, time
+            time.sleep(2)  # a checkpoint on its way is lost with its process
             Path({mark!r}).touch()
             os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -66,6 +67,14 @@ def plugins(tmp_path: Path) -> Iterator[tuple[Path, ...]]:
     """Algorithms that take their time, or raise."""
     with loaded_plugins(tmp_path, STEPS) as paths:
         yield paths
+
+
+def _mortal(folder: Path) -> tuple[Path, Path]:
+    """An algorithm that kills its process once, in round 2, and the mark that it leaves."""
+    path, mark = folder / "mortal.py", folder / "it-died"
+    path.write_text(PLUGIN.format(step=FATAL.format(mark=str(mark)).strip()))
+    load_plugin(path)
+    return path, mark
 
 
 def _plan(store: Store, *algos: str, seeds: int = 1, rounds: int = 2) -> TablePlan:
@@ -174,9 +183,7 @@ def test_a_run_computed_elsewhere_is_tried_again_after_all_others(
 def test_a_run_whose_worker_is_killed_continues_from_its_checkpoint(
     cluster: Any, tmp_path: Path, plugins: tuple[Path, ...]
 ) -> None:
-    path, mark = tmp_path / "mortal.py", tmp_path / "it-died"
-    path.write_text(PLUGIN.format(step=FATAL.format(mark=str(mark)).strip()))
-    load_plugin(path)
+    path, mark = _mortal(tmp_path)
     store, diary = Store(tmp_path / "results"), _Diary()
     plan = _plan(store, "mortal", rounds=3)
     _, failures = run_missing(
@@ -191,9 +198,7 @@ def test_a_run_whose_worker_is_killed_continues_from_its_checkpoint(
 def test_a_timed_run_that_dies_continues_from_its_own_rounds_not_from_untimed_ones(
     cluster: Any, tmp_path: Path
 ) -> None:
-    path, mark = tmp_path / "mortal.py", tmp_path / "it-died"
-    path.write_text(PLUGIN.format(step=FATAL.format(mark=str(mark)).strip()))
-    load_plugin(path)
+    path, mark = _mortal(tmp_path)
     store, diary = Store(tmp_path / "results"), _Diary()
     plan = _plan(store, "mortal", rounds=3)
     (run,) = plan.missing()
