@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from pfl_bench import layers
 from pfl_bench.layers import WideLinear, WordMean, factored
 from pfl_bench.network import Network
 
@@ -19,6 +20,13 @@ def a_layer() -> WideLinear:
     return WideLinear(5, 7).double()
 
 
+@pytest.fixture(params=[True, False], ids=["W xᵀ", "x Wᵀ"])
+def either_order(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The order of the product on processors with AVX-512, and on others."""
+    monkeypatch.setattr(layers, "READS_BY_ROWS", request.param)
+
+
+@pytest.mark.usefixtures("either_order")
 def test_it_computes_what_a_linear_layer_does() -> None:
     layer = a_layer()
     torch.testing.assert_close(layer(X), nn.functional.linear(X, layer.weight, layer.bias))
@@ -30,6 +38,7 @@ def test_it_takes_inputs_of_any_shape() -> None:
     torch.testing.assert_close(layer(X.view(2, 3, 5)), layer(X).view(2, 3, 7))
 
 
+@pytest.mark.usefixtures("either_order")
 def test_its_gradients_and_second_derivatives_agree_with_finite_differences() -> None:
     layer = a_layer()
     inputs = (X.clone().requires_grad_(), layer.weight, layer.bias)
@@ -81,6 +90,7 @@ LOSSES: dict[str, Callable[[Network], Tensor]] = {
 }
 
 
+@pytest.mark.usefixtures("either_order")
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("strength", [0.0, 0.5])
 def test_a_step_is_gradients_pull_and_descend(name: str, strength: float) -> None:
