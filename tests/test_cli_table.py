@@ -18,7 +18,7 @@ from smalltables import loaded_plugins
 
 from pfl_bench.cli import Commands
 from pfl_bench.cli.table import table
-from pfl_bench.cli.tableview import Countdown, grid
+from pfl_bench.cli.tableview import SILENT_SECONDS, Countdown, grid, label, watch
 from pfl_bench.records import RoundRecord, same_result
 from pfl_bench.runner import Options, execute
 from pfl_bench.settings import load_profile
@@ -231,6 +231,27 @@ def test_time_left_follows_from_what_was_done_since_the_first_run_began(
     countdown.advance(runs[0], 0.5)
     # Half a run of ten took 6 s, so that nine and a half take 19 times as long.
     assert countdown.seconds_left() == pytest.approx(19 * 6)
+
+
+def test_in_a_pipe_a_long_silence_is_broken_by_what_is_under_way(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr("pfl_bench.cli.tableview.time.monotonic", lambda: now[0])
+    plan = _plan()
+    one, other = plan.missing()[:2]
+    with watch(plan, Pace()) as watcher:
+        for run in (one, other):
+            watcher.on_begin(run, 0)
+        for _ in range(4):
+            now[0] += SILENT_SECONDS / 3
+            watcher.on_round(one, 1)
+            watcher.on_round(other, 1)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2  # at the first round, and after the silence
+    assert f"{label(one)}: round 1/" in lines[1]
+    assert f"{label(other)}: round 1/" in lines[1]
+    assert "left]" in lines[1]
 
 
 # --- running --------------------------------------------------------------------------------------

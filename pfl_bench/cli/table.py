@@ -112,9 +112,7 @@ def table(
     fingerprint = known_to(store) if render_only else None
     plan = plan_table(spec, chosen_profile, seeds, store, folder, fingerprint)
     if dry_run:
-        _show_plan(plan, store, folder)
-        if hire is not None and jobs is not None:
-            _show_cluster_time(plan, store, folder, jobs)
+        _show_plan(plan, store, folder, jobs or 1, on_cluster=hire is not None)
         return
     failures: list[str] = []
     if not render_only:
@@ -175,9 +173,10 @@ def _stored_count(plan: TablePlan) -> int:
     return len({run.key for cell in plan.cells.values() for run in cell.runs if run is not None})
 
 
-def _show_plan(plan: TablePlan, store: Store, data_dir: Path) -> None:
+def _show_plan(plan: TablePlan, store: Store, data_dir: Path, jobs: int, on_cluster: bool) -> None:
     from pfl_bench.cli.display import duration
     from pfl_bench.cli.tableview import print_grid
+    from pfl_bench.schedule import longest_first, makespan
     from pfl_bench.tableplan import Pace, estimate, foresee
 
     plan = foresee(plan, data_dir)
@@ -196,11 +195,19 @@ def _show_plan(plan: TablePlan, store: Store, data_dir: Path) -> None:
     for reason in dict.fromkeys(impossible.values()):
         places = [place for place, why in impossible.items() if why == reason]
         click.echo(f"  {_spelt(plan, places)}: {reason}")
-    time = estimate(plan, Pace.of(store))
+    pace = Pace.of(store)
+    time = estimate(plan, pace)
     if len(runs) > time.unknown:
         click.echo(
             f"time left:  about {duration(time.seconds)} for {len(runs) - time.unknown} runs, one "
             "at a time at the pace of the stored ones"
+        )
+    if len(runs) > time.unknown and jobs > 1:
+        order = longest_first(runs, pace, data_dir) if on_cluster else runs
+        seconds = [s for run in order if (s := pace.left(run.config)) is not None]
+        how = "the longest first" if on_cluster else "if each keeps that pace"
+        click.echo(
+            f"            about {duration(makespan(seconds, jobs))} with {jobs} at a time, {how}"
         )
     if time.unknown:
         click.echo(f"time left:  unknown until measured for {time.unknown} runs")
@@ -217,22 +224,6 @@ def _spelt(plan: TablePlan, places: Sequence[Place]) -> str:
         return "; ".join(f"{row}, {column}" for row, column in places)
     every = len(rows) == len(dict.fromkeys(row for row, _ in plan.cells))
     return f"{'all rows' if every else ', '.join(rows)} in {', '.join(columns)}"
-
-
-def _show_cluster_time(plan: TablePlan, store: Store, data_dir: Path, workers: int) -> None:
-    """What so many workers would need, each as fast as the machine that was measured."""
-    from pfl_bench.cli.display import duration
-    from pfl_bench.schedule import longest_first, makespan
-    from pfl_bench.tableplan import Pace, foresee
-
-    pace = Pace.of(store)
-    order = longest_first(foresee(plan, data_dir).missing(), pace, data_dir)
-    seconds = [time for run in order if (time := pace.left(run.config)) is not None]
-    if seconds:
-        click.echo(
-            f"            about {duration(makespan(seconds, workers))} with {workers} at a time, "
-            "the longest first"
-        )
 
 
 def _run(

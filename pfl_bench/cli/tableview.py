@@ -1,4 +1,4 @@
-"""How a table in the making looks: a grid that fills on a terminal, a line per run in a pipe.
+"""How a table in the making looks: a grid that fills on a terminal, lines in a pipe.
 
 The finished table, with the paper's figures beside ours, is the business of `pfl_bench.render`.
 """
@@ -6,6 +6,7 @@ The finished table, with the paper's figures beside ours, is the business of `pf
 from __future__ import annotations
 
 import contextlib
+import math
 import statistics
 import sys
 import time
@@ -26,6 +27,8 @@ from pfl_bench.tableplan import CellPlan, Pace, Place, PlannedRun, TablePlan
 from pfl_bench.tablerun import TableWatcher
 
 REFRESHES_PER_SECOND = 4
+SILENT_SECONDS = 30.0
+"""In a pipe every run that ends gets a line; after so long without one, those under way do."""
 
 
 @contextlib.contextmanager
@@ -170,6 +173,12 @@ class _Following(TableWatcher):
     def on_failure(self, run: PlannedRun, error: str) -> None:
         self._gone(run, None)
 
+    def under_way(self) -> list[str]:
+        """A line for each run that goes on."""
+        return [
+            f"{label(run)}: round {at}/{run.config.rounds}" for run, at in self.running.values()
+        ]
+
     def _gone(self, run: PlannedRun, stored: StoredRun | None) -> None:
         key = run.config.key
         self.running = {other: at for other, at in self.running.items() if other != key}
@@ -177,21 +186,29 @@ class _Following(TableWatcher):
 
 
 class _Lines(_Following):
-    """One line per run that ended, not more."""
+    """A line per run that ended, and a sign of life in between."""
+
+    _last = -math.inf
 
     def on_note(self, run: PlannedRun, note: str) -> None:
         click.echo(f"Note: {label(run)}: {note}", err=True)
 
+    def on_round(self, run: PlannedRun, round: int) -> None:
+        super().on_round(run, round)
+        if time.monotonic() - self._last >= SILENT_SECONDS:
+            self._say("; ".join(self.under_way()))
+
     def on_end(self, run: PlannedRun, stored: StoredRun) -> None:
         super().on_end(run, stored)
-        self._say(run, _ending(stored))
+        self._say(f"{label(run)}: {_ending(stored)}")
 
     def on_failure(self, run: PlannedRun, error: str) -> None:
         super().on_failure(run, error)
-        self._say(run, f"failed: {error}")
+        self._say(f"{label(run)}: failed: {error}")
 
-    def _say(self, run: PlannedRun, ending: str) -> None:
-        click.echo(f"{label(run)}: {ending} [{self.countdown}]", err=True)
+    def _say(self, what: str) -> None:
+        self._last = time.monotonic()
+        click.echo(f"{what} [{self.countdown}]", err=True)
 
 
 class _Live(_Following):
@@ -209,14 +226,13 @@ class _Live(_Following):
         self.console.print(f"{label(run)} failed: {error}", markup=False, highlight=False)
 
     def picture(self) -> RenderableType:
-        running = list(self.running.values())
         shares = {
             place: f"{round / run.config.rounds:.0%}"
-            for run, round in running
+            for run, round in self.running.values()
             for place in run.places
         }
-        lines = [f"{label(run)}: round {at}/{run.config.rounds}" for run, at in running]
-        return Group(Text(str(self.countdown)), *map(Text, lines), grid(self.plan, shares))
+        under_way = map(Text, self.under_way())
+        return Group(Text(str(self.countdown)), *under_way, grid(self.plan, shares))
 
 
 def _ending(stored: StoredRun) -> str:
