@@ -41,6 +41,7 @@ Arrays = tuple[np.ndarray, np.ndarray, int | None]
 """x, y, and the vocabulary of a text set."""
 
 _SUFFIXES = {"image": ".npz", "text": ".csv"}
+NOTE_LETTERS = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +93,8 @@ class Dataset:
     vocabulary: int | None
     """rows of the embedding of a text set"""
     fingerprint: str
+    remark: str = ""
+    """what must be said wherever figures made from it appear; nothing if it is as published"""
 
     @property
     def kind(self) -> str:
@@ -262,7 +265,51 @@ def load(name: str, source: str, data_dir: Path) -> Dataset:
     path = _locate(spec, source, data_dir)
     dataset = _assemble(name, source, path)
     _must_fit(spec, Card.of(dataset), path)
-    return dataset
+    if source == "standin":
+        return dataset  # its title says what it is
+    return dataclasses.replace(dataset, remark=_remark(spec, len(dataset.y), data_dir))
+
+
+def _remark(spec: DatasetSpec, samples: int, data_dir: Path) -> str:
+    """What sets a prepared file apart from the published dataset, as far as it can be told."""
+    is_part = spec.samples is not None and samples < spec.samples
+    part = f"{samples:,} of the {spec.samples:,} samples" if is_part else ""
+    return "; ".join(filter(None, (part, note(spec.name, data_dir))))
+
+
+def note(name: str, data_dir: Path) -> str:
+    """What the user says of a prepared file, to stand wherever its figures do; often nothing."""
+    path = _note_file(name, data_dir)
+    try:
+        with path.open(encoding="utf-8") as file:
+            return _one_line(file.read(NOTE_LETTERS + 2).strip(), str(path))
+    except FileNotFoundError:
+        return ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read {path}: {error}") from error
+
+
+def write_note(name: str, data_dir: Path, words: str) -> None:
+    """Keep a note beside a prepared file; an empty one takes it away."""
+    path = _note_file(name, data_dir)
+    words = _one_line(words.strip(), "the note")
+    try:
+        if words:
+            write_atomically(path, f"{words}\n")
+        else:
+            path.unlink(missing_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}") from error
+
+
+def _note_file(name: str, data_dir: Path) -> Path:
+    return data_dir / f"{check_name(name)}.note"
+
+
+def _one_line(words: str, where: str) -> str:
+    if len(words) > NOTE_LETTERS or not words.isprintable():
+        raise UserError(f"{where} must be one line of at most {NOTE_LETTERS} letters")
+    return words
 
 
 def card(name: str, source: str, data_dir: Path) -> Card:

@@ -125,7 +125,7 @@ def _score(score: Mapping[str, Any] | None) -> dict[str, float | None] | None:
 
 
 def _circumstances(summary: Mapping[str, Any]) -> dict[str, Any]:
-    names = ("device", "workers", "timed", "partition_fingerprint")
+    names = ("data", "device", "workers", "timed", "partition_fingerprint")
     return {name: summary[name] for name in names if name in summary}
 
 

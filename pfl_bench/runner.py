@@ -79,7 +79,7 @@ def execute(
     if stored is not None and serves(stored, options):
         return stored
     with watch.measure("setup"):
-        simulator, partition = prepare(config, options)
+        simulator, about_data = prepare(config, options)
     with store.open(config) as writer:
         if writer.finished and serves(writer.finished, options):
             return writer.finished  # by another process, while this one waited
@@ -87,7 +87,7 @@ def execute(
             writer.discard()
         for note in writer.notes:
             watcher.on_note(note)
-        ended = _simulate(simulator, partition, writer, options, watcher, watch)
+        ended = _simulate(simulator, about_data, writer, options, watcher, watch)
         watcher.on_end(watch.split())
         return ended
 
@@ -105,8 +105,9 @@ def starts_over(writer: RunWriter, options: Options) -> bool:
     return options.fresh or (options.timed and not had_it)
 
 
-def prepare(config: RunConfig, options: Options) -> tuple[Simulator, Partition]:
-    """The run in memory, before the store is touched: what is refused here leaves no trace."""
+def prepare(config: RunConfig, options: Options) -> tuple[Simulator, dict[str, str]]:
+    """The run in memory, before the store is touched: what is refused here leaves no trace. With
+    it, what the summary will say of the data."""
     dataset, partition = options.given or load_data(config, options.data_dir, options.partition)
     simulator = Simulator(
         config,
@@ -117,12 +118,15 @@ def prepare(config: RunConfig, options: Options) -> tuple[Simulator, Partition]:
     )
     if not simulator.impossible:
         simulator.prepare()
-    return simulator, partition
+    about_data = {"partition_fingerprint": partition.fingerprint}
+    if dataset.remark:
+        about_data["data"] = dataset.remark
+    return simulator, about_data
 
 
 def _simulate(
     simulator: Simulator,
-    partition: Partition,
+    about_data: dict[str, str],
     writer: RunWriter,
     options: Options,
     watcher: Watcher,
@@ -150,7 +154,7 @@ def _simulate(
         raise
     status = "diverged" if simulator.diverged else "finished"
     extra = {
-        "partition_fingerprint": partition.fingerprint,
+        **about_data,
         "device": str(simulator.device),
         "workers": simulator.workers,
         "timed": options.timed,

@@ -217,7 +217,7 @@ def facts(plan: TablePlan) -> dict[str, str]:
     runs = [run for cell in cells for run in cell.runs if run is not None]
     said = {
         "Profile": _profile(plan),
-        "Data": "; ".join(dict.fromkeys(map(_data, configs))),
+        "Data": "; ".join(dict.fromkeys(_data(config, remarks(plan)) for config in configs)),
         "Seeds": f"{plan.seeds} per cell",
         "Scoring": SCORING[_scoring(plan)],
         "Cells": _legend(plan, any(map(is_standin, cells))),
@@ -252,12 +252,21 @@ def _on_real_data(plan: TablePlan) -> bool:
     return bool(configs) and all(config.source == "real" for config in configs)
 
 
-def _data(config: RunConfig) -> str:
+def remarks(plan: TablePlan) -> dict[str, str]:
+    """What must be said of data that are not as published, by their fingerprint: any run on them
+    tells it of all."""
+    runs = (run for cell in plan.cells.values() for run in cell.runs if run is not None)
+    return {str(run.config.get("data_fingerprint")): run.remark for run in runs if run.remark}
+
+
+def _data(config: RunConfig, remarks: Mapping[str, str]) -> str:
     """A dataset as the run sees it: title, stand-in or not, share, model, rounds."""
     from pfl_bench import data
     from pfl_bench.models import MODELS
 
     title = data.title(config.dataset, config.source)
+    if remark := remarks.get(config.data_fingerprint):
+        title = f"{title} ({remark})"
     share = "all of it" if config.fraction == 1 else f"{config.percent} % of it"
     return f"{title}, {share}, {MODELS[config.model].title}, {config.rounds} rounds"
 

@@ -105,6 +105,11 @@ class StoredRun:
     def is_final(self) -> bool:
         return self.status in FINAL
 
+    @property
+    def remark(self) -> str:
+        """What must be said of its data wherever its figures appear; often nothing."""
+        return str((self.summary or {}).get("data", ""))
+
     def records(self) -> list[RoundRecord]:
         """The rounds recorded so far, up to the first damaged one; none of what cannot be read at
         all, which is why the run counts as damaged."""

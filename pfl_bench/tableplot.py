@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pfl_bench import picture
+from pfl_bench.data import title
 from pfl_bench.measures import MEASURES, attack_figures
-from pfl_bench.sheet import Sheet, make_sheet
+from pfl_bench.sheet import Sheet, make_sheet, remarks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -45,8 +46,8 @@ def draw(plan: TablePlan) -> Figure:
         figure = _bars(sheet)
     else:
         figure = _heat_map(sheet)
-    title = _title(sheet, int(LETTERS_PER_INCH * figure.get_figwidth()))
-    figure.suptitle(title, fontsize=10, y=1.02, va="bottom")
+    heading = _title(sheet, int(LETTERS_PER_INCH * figure.get_figwidth()))
+    figure.suptitle(heading, fontsize=10, y=1.02, va="bottom")
     return figure
 
 
@@ -54,7 +55,20 @@ def _title(sheet: Sheet, letters: int) -> str:
     standin = any(entry.standin for entry in sheet.entries.values())
     data = "embedded stand-in data, not the paper's" if standin else _share(sheet.plan)
     below = f"profile {sheet.plan.profile.name}, {_seeds(sheet)}, {data}"
-    return f"{textwrap.fill(sheet.plan.spec.caption, letters)}\n{below}"
+    told = (sheet.plan.spec.caption, below, *_remarks(sheet.plan))
+    return "\n".join(textwrap.fill(line, letters) for line in told)
+
+
+def _remarks(plan: TablePlan) -> list[str]:
+    """A line on all data that are not as published, or none."""
+    said = remarks(plan)
+    configs = (config for cell in plan.cells.values() for config in cell.configs)
+    titles = {
+        title(config.dataset, config.source): said[config.data_fingerprint]
+        for config in configs
+        if config.data_fingerprint in said
+    }
+    return ["; ".join(f"{name}: {remark}" for name, remark in titles.items())] if titles else []
 
 
 def _seeds(sheet: Sheet) -> str:

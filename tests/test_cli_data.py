@@ -67,6 +67,14 @@ def test_list_shows_an_own_set_with_its_samples(tmp_path: Path) -> None:
     assert "4 samples" in line
 
 
+def test_a_note_given_at_any_time_stands_in_the_verdict(tmp_path: Path) -> None:
+    pictures = _pictures(tmp_path / "pets")
+    made = _call("prepare", "pets", "--from", pictures, "--note", "JPEG copy")
+    assert made.output.rstrip().endswith("pets.npz; JPEG copy")
+    _call("prepare", "pets", "--from", pictures, "--note", "", "--force")
+    assert _call("check", "pets").output.rstrip().endswith("pets.npz")
+
+
 def test_the_names_one_may_run_on_include_ones_own(tmp_path: Path, folder: Path) -> None:
     _call("prepare", "pets", "--from", _pictures(tmp_path / "pets"))
     for arguments in ([], ["--data-dir", str(folder)]):

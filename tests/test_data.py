@@ -210,6 +210,36 @@ def test_a_file_under_a_known_name_must_hold_that_dataset(folder: Path) -> None:
         data.load("cifar10", "real", folder)
 
 
+def test_a_part_of_a_published_dataset_is_remarked_on(folder: Path) -> None:
+    _save(folder / "mnist.npz", **_images(20, 10, (1, 28, 28)))
+    assert data.load("mnist", "real", folder).remark == "20 of the 70,000 samples"
+
+
+def test_what_the_user_says_of_a_file_is_remarked_on_beside_what_can_be_told(folder: Path) -> None:
+    _save(folder / "mnist.npz", **_images(20, 10, (1, 28, 28)))
+    data.write_note("mnist", folder, " scanned anew ")
+    found = data.load("mnist", "real", folder)
+    assert found.remark == "20 of the 70,000 samples; scanned anew"
+    assert data.load("mnist", "standin", folder).remark == ""
+    data.write_note("mnist", folder, "")
+    assert data.load("mnist", "real", folder).remark == "20 of the 70,000 samples"
+
+
+def test_an_own_set_has_nothing_to_be_a_part_of(folder: Path) -> None:
+    _save(folder / "toy.npz", **_images())
+    assert data.load("toy", "real", folder).remark == ""
+
+
+@pytest.mark.parametrize(
+    "content", [b"two\nlines", b"x" * 101, "\u202egnp".encode(), b"\xff\xfe"], ids=repr
+)
+def test_a_note_is_one_short_readable_line(folder: Path, content: bytes) -> None:
+    _save(folder / "toy.npz", **_images())
+    (folder / "toy.note").write_bytes(content)
+    with pytest.raises(UserError, match=r"toy\.note"):
+        data.load("toy", "real", folder)
+
+
 def test_missing_data_says_what_where_and_how(folder: Path) -> None:
     with pytest.raises(UserError) as caught:
         data.load("cifar10", "real", folder)

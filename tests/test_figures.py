@@ -41,6 +41,17 @@ def trial(correct: list[list[int] | None], status: str = "finished", **config: o
     return Trial(toy_config(**config), status, reason, records)  # type: ignore[arg-type]
 
 
+def test_data_that_are_not_as_published_are_told_in_the_caption() -> None:
+    one = trial([[10], [20]], dataset="cifar10")
+    several = [Method("FedAvg", (one, replace(one, remark="JPEG copy")))]
+    for figure in (
+        curves.draw(several, "iterations", "lite"),
+        clients.draw(several, "lite"),
+        distribution.draw(np.ones((2, 3), int), one.config, "lite", remark="JPEG copy"),
+    ):
+        assert "Cifar10 (JPEG copy)" in " ".join(figure.get_suptitle().split())
+
+
 # --- what is read ---------------------------------------------------------------------------------
 
 

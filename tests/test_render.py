@@ -63,6 +63,18 @@ def test_a_cell_is_mean_std_and_number_of_seeds() -> None:
     assert entry.figure == "41.00 ± 1.41 (2)"  # the sample deviation of 40 and 42 is √2
 
 
+def test_data_that_are_not_as_published_are_told_in_every_caption() -> None:
+    config = toy_config(dataset="cifar10")
+    other = dataclasses.replace(config, seed=1)
+    runs = [stored(config, 40.0), stored(other, 42.0, data="JPEG copy")]
+    cell = cell_plan(("FedAvg", "only"), [40.0, 42.0], runs=runs)
+    plan = table_plan([dataclasses.replace(cell, configs=(config, other))], seeds=2)
+    assert facts(plan)["Data"].startswith("Cifar10 (JPEG copy), all of it")
+    for kind in ("terminal", "markdown", "latex"):
+        assert "Cifar10 (JPEG copy)" in _rendered(plan, kind)
+    assert "Cifar10: JPEG copy" in tableplot.draw(plan).get_suptitle()
+
+
 def test_one_seed_has_no_deviation_and_missing_seeds_are_told() -> None:
     entry = make_sheet(_plan()).entries["FedCP", "β_2"]
     assert entry.figure == "61.00 (1 of 2)"

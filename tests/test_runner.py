@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from pfl_bench import runner
 from pfl_bench.algorithms.fedavg import FedAvg
 from pfl_bench.client import Client, Message
 from pfl_bench.config import RunConfig
+from pfl_bench.data import write_note
 from pfl_bench.errors import UserError
 from pfl_bench.experiment import configure
 from pfl_bench.records import RoundRecord, same_result
@@ -99,6 +101,16 @@ def test_finished_run_holds_every_round_and_how_it_was_made(folder: Path, whole:
     assert whole.summary["device"] == "cpu"
     assert len(whole.summary["partition_fingerprint"]) == 16
     assert RunConfig.from_dict(whole.config) == configured(folder)
+
+
+def test_what_must_be_said_of_the_data_is_kept_with_the_result(
+    tmp_path: Path, folder: Path, store: Store, whole: StoredRun
+) -> None:
+    assert whole.remark == ""
+    noted = tmp_path / "noted"
+    shutil.copytree(folder, noted)
+    write_note(NAME, noted, "toy copy")
+    assert execute(configured(noted, seed=5), store, Options(noted)).remark == "toy copy"
 
 
 def test_stored_result_is_returned_without_computing(

@@ -97,15 +97,25 @@ def _shape(shape: tuple[int, int, int] | None) -> str:
     help="Resize the images of a set of your own, as in 64 or 48x64; else all must be alike.",
 )
 @click.option("--force", is_flag=True, help="Make it again when it is already prepared.")
+@click.option(
+    "--note",
+    metavar="TEXT",
+    help="What must be said of the data wherever its figures appear, such as 'JPEG copy'.",
+)
 @data_dir_option
 def prepare(
-    name: str, source: str | None, size: str | None, force: bool, data_dir: str | None
+    name: str,
+    source: str | None,
+    size: str | None,
+    force: bool,
+    note: str | None,
+    data_dir: str | None,
 ) -> None:
     """Download or convert a dataset, or make one of your own from images or CSV.
 
     NAME is one of `pfl-bench data list`, or a new name for a set of your own.
     """
-    from pfl_bench.data import specs
+    from pfl_bench.data import specs, write_note
     from pfl_bench.paths import data_dir as resolve
 
     folder = resolve(data_dir)
@@ -122,6 +132,8 @@ def prepare(
         spec.prepare(folder / spec.filename, origin)
     else:
         click.echo(f"{name} is already prepared; --force makes it again", err=True)
+    if note is not None:
+        write_note(name, folder, note)
     click.echo(_verdict(name, folder))
 
 
@@ -184,7 +196,7 @@ def _size(size: str | None) -> tuple[int, int] | None:
 
 def _verdict(name: str, folder: Path) -> str:
     """One line on a prepared file, read anew; a `UserError` if it is broken."""
-    from pfl_bench.data import Card, describe, load
+    from pfl_bench.data import Card, describe, load, note
 
     with _reading(name):
         card = Card.of(load(name, "real", folder))
@@ -193,9 +205,10 @@ def _verdict(name: str, folder: Path) -> str:
     published = f" of the {spec.samples:,}" if spec.samples and card.samples < spec.samples else ""
     words = f", {card.vocabulary:,} words" if card.vocabulary else ""
     per_class = f"{card.smallest_class:,} to {card.largest_class:,} per class"
+    said = f"; {noted}" if (noted := note(name, folder)) else ""
     return (
         f"{name}: {card.samples:,}{published} samples of {_shape(card.shape)} {card.dtype} in "
-        f"{card.classes} classes ({per_class}){words}, fingerprint {card.fingerprint}, {path}"
+        f"{card.classes} classes ({per_class}){words}, fingerprint {card.fingerprint}, {path}{said}"
     )
 
 

@@ -141,6 +141,8 @@ def report(
 
 def _report_one(run: StoredRun) -> None:
     summary = run.summary or {}
+    if run.remark:
+        click.echo(f"  data            {run.remark}")
     if run.status == "skipped":
         click.echo(f"  skipped: {summary['reason']}")
     if run.status == "diverged":

@@ -146,7 +146,7 @@ def distribution(**options: Any) -> None:
     counts = partition.histogram(dataset.y, dataset.classes)
     files.write(
         f"distribution-{_place(config)}-{config.clients}",
-        lambda: drawing.draw(counts, config, wanted.profile.name, files.width),
+        lambda: drawing.draw(counts, config, wanted.profile.name, files.width, dataset.remark),
     )
 
 

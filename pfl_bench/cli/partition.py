@@ -50,7 +50,7 @@ def partition(
         click.echo(_as_json(config, wanted.profile.name, dataset, dealt, histogram))
         return
     samples = f"{histogram.sum():,} samples"
-    click.echo(f"{problem(config)}: {samples} [{wanted.profile.name} profile]")
+    click.echo(f"{problem(config, dataset.remark)}: {samples} [{wanted.profile.name} profile]")
     click.echo(f"partition {dealt.fingerprint} of data {dataset.fingerprint}")
     majority = f"{100 * dealt.majority_accuracy(dataset.y):.2f}%"
     click.echo(f"always answering a client's most frequent class: {majority} of the test samples\n")

@@ -16,12 +16,15 @@ LETTERS_PER_INCH = 23
 """Of the small type, on average."""
 
 
-def caption(config: RunConfig, profile: str, rounds: int, seeds: int = 1, shown: str = "") -> str:
-    """The experiment in a sentence: `rounds` that took place, and what is `shown` of several
-    seeds."""
+def caption(
+    config: RunConfig, profile: str, rounds: int, seeds: int = 1, shown: str = "", remark: str = ""
+) -> str:
+    """The experiment in a sentence: `rounds` that took place, what is `shown` of several seeds, and
+    what must be remarked on the data."""
     counted = f"seed {config.seed}" if seeds == 1 else f"{seeds} seeds ({shown})"
     iterations = "1 iteration" if rounds == 1 else f"{rounds} iterations"
-    return f"{problem(config)}; {_unbroken(iterations)}, {_unbroken(counted)}, {profile} profile."
+    how = f"{_unbroken(iterations)}, {_unbroken(counted)}, {profile} profile"
+    return f"{problem(config, remark)}; {how}."
 
 
 def _unbroken(words: str) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pfl_bench import picture
 from pfl_bench.figures import caption
-from pfl_bench.figures.methods import Method, client_accuracies, drawable
+from pfl_bench.figures.methods import Method, client_accuracies, drawable, remark
 from pfl_bench.records import worst_decile
 
 if TYPE_CHECKING:
@@ -39,7 +39,8 @@ def draw(methods: Sequence[Method], profile: str, width: float = picture.COLUMN)
     notes = [method.note for method in methods]
     are_many = max(map(len, rows)) > MANY_CLIENTS
     key = "Bars: clients; below them quartiles and median." if are_many else ""
-    caption.put(figure, caption.caption(config, profile, rounds, seeds, "mean"), key, *notes)
+    sentence = caption.caption(config, profile, rounds, seeds, "mean", remark(methods))
+    caption.put(figure, sentence, key, *notes)
     if are_many:
         _bars(axes, rows)
     else:

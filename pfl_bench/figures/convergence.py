@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pfl_bench import picture
 from pfl_bench.figures import caption
 from pfl_bench.figures.curves import MARKS, tidy
-from pfl_bench.figures.methods import Method, Trial, band, drawable
+from pfl_bench.figures.methods import Method, Trial, band, drawable, remark
 from pfl_bench.tally import CONVERGENCE
 
 if TYPE_CHECKING:
@@ -25,7 +25,9 @@ def draw(method: Method, profile: str, width: float = picture.COLUMN) -> Figure:
     figure, panels = picture.blank(width, 3.3, rows=2, sharex=True)
     seeds = len(method.trials)
     config = method.trials[0].config
-    sentence = caption.caption(config, profile, method.rounds, seeds, "mean ± std")
+    sentence = caption.caption(
+        config, profile, method.rounds, seeds, "mean ± std", remark([method])
+    )
     caption.put(figure, f"{method.title} on {sentence}", method.note)
     for axes, (measure, factor, name) in zip(panels, PANELS, strict=True):
         _panel(axes, shown, measure, factor)

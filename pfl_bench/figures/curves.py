@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pfl_bench import picture
 from pfl_bench.figures import caption
 from pfl_bench.figures.labels import End, name_lines
-from pfl_bench.figures.methods import Band, Method, accuracy_over, band, drawable
+from pfl_bench.figures.methods import Band, Method, accuracy_over, band, drawable, remark
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -52,7 +52,8 @@ def draw(
     levels = {k: paper[m.title] for k, m in enumerate(shown) if m.title in paper}
     if levels:
         notes.append("Horizontal lines: the paper\u2019s figures.")
-    caption.put(figure, caption.caption(config, profile, rounds, seeds, "mean ± std"), *notes)
+    sentence = caption.caption(config, profile, rounds, seeds, "mean ± std", remark(methods))
+    caption.put(figure, sentence, *notes)
     for position, one in enumerate(bands):
         _line(axes, one, unit, position)
     for position, level in levels.items():

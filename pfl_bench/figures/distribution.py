@@ -68,7 +68,13 @@ def _with_bands(bands: int, clients: int, classes: int, width: float) -> Layout:
     return Layout(bands, abreast, (min(cell_width, 4 * largest), largest))
 
 
-def draw(counts: np.ndarray, config: RunConfig, profile: str, width: float | None = None) -> Figure:
+def draw(
+    counts: np.ndarray,
+    config: RunConfig,
+    profile: str,
+    width: float | None = None,
+    remark: str = "",
+) -> Figure:
     """`counts` has a row for each client and a column for each class."""
     clients, classes = counts.shape
     if width is None:
@@ -76,7 +82,7 @@ def draw(counts: np.ndarray, config: RunConfig, profile: str, width: float | Non
         width = picture.COLUMN if narrow.has_circles and narrow.pitch >= EASY else picture.PAGE
     layout = lay_out(clients, classes, width)
     figure = _circles(counts, layout, width) if layout.has_circles else _colours(counts, width)
-    sentence = problem(config).removesuffix(f", {config.model}")
+    sentence = problem(config, remark).removesuffix(f", {config.model}")
     caption.put(figure, f"{sentence}; {counts.sum():,} samples, {profile} profile.")
     return figure
 

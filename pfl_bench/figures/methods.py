@@ -6,7 +6,7 @@ Reads only; nothing here draws.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -26,12 +26,14 @@ class Trial:
     records: list[RoundRecord]
     is_timed: bool = False
     """It had the machine to itself, so that its times can be compared."""
+    remark: str = ""
+    """What must be said of its data."""
 
     @classmethod
     def of(cls, run: StoredRun) -> Trial:
         summary, config = run.summary or {}, RunConfig.from_dict(run.config)
         is_timed = bool(summary.get("timed"))
-        return cls(config, run.status, summary.get("reason"), run.records(), is_timed)
+        return cls(config, run.status, summary.get("reason"), run.records(), is_timed, run.remark)
 
     @property
     def scored(self) -> list[RoundRecord]:
@@ -68,6 +70,12 @@ class Method:
     def rounds(self) -> int:
         """Iterations of the longest trial."""
         return max(len(trial.records) for trial in self.trials)
+
+
+def remark(methods: Iterable[Method]) -> str:
+    """What must be said of the data that all share: any trial tells it of all."""
+    found = (trial.remark for method in methods for trial in method.trials if trial.remark)
+    return next(found, "")
 
 
 def drawable(methods: Sequence[Method]) -> list[Method]:

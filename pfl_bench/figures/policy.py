@@ -35,7 +35,7 @@ def draw(method: Method, client: int, profile: str, width: float = picture.COLUM
     if not ratios or not quantiles:
         raise UserError(f"this variant of {method.title} has no policy to show: it has no CPN")
     figure, (above, below) = picture.blank(width, 3.3, rows=2)
-    sentence = caption.caption(trial.config, profile, len(trial.records))
+    sentence = caption.caption(trial.config, profile, len(trial.records), remark=trial.remark)
     are_many = len(quantiles) > MANY_CLIENTS
     key = "" if are_many else "Boxes: quartiles; whiskers: 5 and 95 %; dots: extremes."
     caption.put(figure, f"{method.title} on {sentence}", key, method.note)
