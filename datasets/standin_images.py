@@ -9,7 +9,7 @@ operations on a mask that is drawn once, which is why thousands of them take a s
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -73,6 +73,22 @@ class Look:
     """share of samples in the colour their class leans to, as ships lean to blue"""
 
 
+MANY_SIGNS = Look(
+    glyphs=SIGNS[:100],
+    channels=3,
+    side=32,
+    samples=6000,
+    rotation=9,
+    scale=(0.7, 0.95),
+    shift=0.06,
+    shear=0.08,
+    contrast=0.4,
+    fade=0.1,
+    clutter=1,
+    noise=0.05,
+    tint=0.7,
+)
+
 LOOKS = {
     "mnist": Look(
         glyphs=DIGITS,
@@ -104,36 +120,8 @@ LOOKS = {
         noise=0.06,
         tint=0.3,
     ),
-    "cifar100": Look(
-        glyphs=SIGNS[:100],
-        channels=3,
-        side=32,
-        samples=6000,
-        rotation=9,
-        scale=(0.7, 0.95),
-        shift=0.06,
-        shear=0.08,
-        contrast=0.4,
-        fade=0.1,
-        clutter=1,
-        noise=0.05,
-        tint=0.7,
-    ),
-    "tinyimagenet": Look(
-        glyphs=SIGNS,
-        channels=3,
-        side=64,
-        samples=6000,
-        rotation=9,
-        scale=(0.7, 0.95),
-        shift=0.06,
-        shear=0.08,
-        contrast=0.4,
-        fade=0.1,
-        clutter=1,
-        noise=0.05,
-        tint=0.7,
-    ),
+    "cifar100": MANY_SIGNS,
+    "tinyimagenet": replace(MANY_SIGNS, glyphs=SIGNS, side=64),
 }
 
 
