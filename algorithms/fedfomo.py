@@ -60,6 +60,13 @@ class FedFomo(PersonalModelSent):
         client = self.task.train_sizes.index(min(self.task.train_sizes))
         return f"FedFomo holds back validation data and client {client} has one training sample"
 
+    def trained_sizes(self) -> list[int]:
+        return [samples - self._held(samples) for samples in self.task.train_sizes]
+
+    def _held(self, samples: int) -> int:
+        """How many of a client's training samples it holds back, and trains on at least one."""
+        return min(max(1, round(self.hyper.validation * samples)), samples - 1)
+
     def server_state(self, start: Start) -> ServerState:
         n = self.task.clients
         return {
@@ -97,7 +104,7 @@ class FedFomo(PersonalModelSent):
         path = ("validation", client.index)
         generator = seeds.torch_generator(self.task.config.seed, *path)
         order = torch.randperm(client.samples, generator=generator)
-        held = min(max(1, round(self.hyper.validation * client.samples)), client.samples - 1)
+        held = self._held(client.samples)
         return order[:held].sort().values, order[held:].sort().values
 
     def _weigh(self, client: Client, models: list[Tensor], validation: Tensor) -> Tensor:

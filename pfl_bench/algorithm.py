@@ -10,7 +10,7 @@ Tensors in messages and states are values: an algorithm never changes one in pla
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -81,6 +81,10 @@ class Algorithm:
     def impossible(self) -> str | None:
         """The reason why this run cannot take place, if there is one."""
         return None
+
+    def trained_sizes(self) -> Sequence[int]:
+        """How many samples each client trains on: all it has, unless the method holds some back."""
+        return self.task.train_sizes
 
     def parts(self, model: Model) -> dict[str, nn.Module]:
         """The modules of a workspace, by name, around a freshly initialised model."""

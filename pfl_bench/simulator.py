@@ -88,7 +88,7 @@ class Simulator:
 
     def _single_sample(self) -> str | None:
         """Batch norm has nothing to normalise over where a batch leaves it one value a channel."""
-        sizes = self.task.train_sizes
+        sizes = self.algorithm.trained_sizes()
         if min(self.config.batch_size, *sizes) > 1:
             return None
         model = seeded(self.config.seed, self.task.build_model)
@@ -96,7 +96,8 @@ class Simulator:
         try:
             model.extractor.to(self.device)(self.shards[0].pool.inputs(first))
         except ValueError:
-            one = "batches have" if self.config.batch_size == 1 else f"client {sizes.index(1)} has"
+            client = f"client {sizes.index(min(sizes))} trains on"
+            one = "batches have" if self.config.batch_size == 1 else client
             return f"batch norm in {self.config.model} needs two samples at a time and {one} one"
         return None
 

@@ -232,9 +232,9 @@ def test_a_state_that_a_checkpoint_could_not_name_is_refused(name: str) -> None:
 
 
 def test_a_batch_of_one_is_skipped_where_batch_norm_has_one_value_to_go_by() -> None:
-    def impossible(side: int, **more: Any) -> str | None:
+    def impossible(side: int, algo: str = "fedavg", **more: Any) -> str | None:
         dataset = colour_dataset(side=side)
-        config = toy_config(model="resnet18", **more)
+        config = toy_config(algo, model="resnet18", **more)
         return Simulator(config, dataset, toy_partition(config, dataset)).impossible
 
     assert impossible(16) is None
@@ -242,6 +242,13 @@ def test_a_batch_of_one_is_skipped_where_batch_norm_has_one_value_to_go_by() -> 
         "batch norm in resnet18 needs two samples at a time and batches have one"
     )
     assert impossible(64, batch_size=1) is None  # whose last maps have four pixels
+    twelve = {"clients": 12, "setting": "iid", "beta": None}  # of two samples, one for training
+    assert impossible(16, **twelve) == (
+        "batch norm in resnet18 needs two samples at a time and client 0 trains on one"
+    )
+    eight = {**twelve, "clients": 8}  # of three samples, two for training
+    assert impossible(16, **eight) is None
+    assert "client 0 trains on one" in str(impossible(16, "fedfomo", **eight))  # one is held back
 
 
 def test_healthy_run_does_not_diverge() -> None:
