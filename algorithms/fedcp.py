@@ -185,6 +185,10 @@ class FedCP(Algorithm):
             sent["global_head"] = (client.net["global_head"] + client.net["head"]) / 2
         return sent
 
+    def scored(self, client: Client, received: Message) -> None:
+        super().scored(client, received)
+        client.memo["noise"] = client.generator("gumbel, scoring")
+
     @property
     def scores_after_training(self) -> bool:
         return self.hyper.score == "after"

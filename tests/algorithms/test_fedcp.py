@@ -455,13 +455,15 @@ def test_gumbel_noise_prefers_r_as_often_as_the_plain_policy_says() -> None:
     assert ((share - expected).abs() / error).max().item() < 5
 
 
-def test_gumbel_noise_differs_between_clients_and_rounds() -> None:
+def test_gumbel_noise_differs_between_clients_rounds_and_from_training_to_scoring() -> None:
     drawn = []
     for index, round in ((0, 1), (1, 1), (0, 2)):
         _, client, _ = make({"gumbel": True}, index=index, round=round)
         drawn.append(torch.rand(3, generator=client.memo["noise"]).tolist())
-    assert drawn[0] != drawn[1]
-    assert drawn[0] != drawn[2]
+    algorithm, client, received = make({"gumbel": True})
+    algorithm.scored(client, received)
+    drawn.append(torch.rand(3, generator=client.memo["noise"]).tolist())
+    assert all(drawn[0] != other for other in drawn[1:])
 
 
 # --- scoring and series ---------------------------------------------------------------------------
