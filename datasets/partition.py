@@ -17,6 +17,8 @@ from pfl_bench.seeds import numpy_generator
 
 SETTINGS = ("practical", "pathological", "iid")
 TRAIN_SHARE = 0.75
+LEAST_TESTED = 10
+"""The paper's batch; but data are dealt alike whatever batch they are trained in."""
 REDRAWS = 50
 # Beyond this the shares of Dir(β) are equal to six digits, and far beyond it they overflow.
 LARGEST_BETA = 1e6
@@ -53,12 +55,12 @@ class Partition:
         return float(right / sum(map(len, self.test)))
 
 
-def minimum_samples(batch_size: int, total: int, clients: int) -> int:
-    """The fewest samples a client may hold: a batch of test data or half the fair share.
+def minimum_samples(total: int, clients: int) -> int:
+    """The fewest samples a client may hold: ten of test data or half the fair share.
 
     Never below two, so that there is something to train on and something to test on.
     """
-    return max(2, int(min(batch_size / (1 - TRAIN_SHARE), total / clients / 2)))
+    return max(2, int(min(LEAST_TESTED / (1 - TRAIN_SHARE), total / clients / 2)))
 
 
 def make_partition(
@@ -70,7 +72,6 @@ def make_partition(
     beta: float = 0.1,
     classes_per_client: int | None = None,
     sampled_from: int | None = None,
-    batch_size: int = 10,
     seed: int = 0,
 ) -> Partition:
     """Deal the samples labelled `y` to `clients`, each then split into 75 % train and 25 % test.
@@ -82,8 +83,8 @@ def make_partition(
         raise unknown("setting", setting, SETTINGS)
     dealt = clients if sampled_from is None else sampled_from
     _check_labels(y, classes)
-    _check_counts(clients, dealt, batch_size)
-    minimum = minimum_samples(batch_size, len(y), dealt)
+    _check_counts(clients, dealt)
+    minimum = minimum_samples(len(y), dealt)
     if dealt * minimum > len(y):
         raise UserError(
             f"{len(y)} samples are too few for {dealt} clients with at least {minimum} samples "
@@ -309,10 +310,9 @@ def _check_labels(y: np.ndarray, classes: int) -> None:
         )
 
 
-def _check_counts(clients: int, dealt: int, batch_size: int) -> None:
-    for name, value in (("clients", clients), ("batch size", batch_size)):
-        if value < 1:
-            raise UserError(f"{name} {value} is not possible; allowed: 1 or more")
+def _check_counts(clients: int, dealt: int) -> None:
+    if clients < 1:
+        raise UserError(f"clients {clients} is not possible; allowed: 1 or more")
     if clients > dealt:
         raise UserError(
             f"{clients} clients cannot be kept of {dealt}; allowed: 1 to {dealt} of {dealt}"

@@ -182,7 +182,7 @@ def load_data(
     return dataset, _partition(
         *content, config.fraction, config.partition_seed,
         config.setting, config.clients, config.beta, config.classes_per_client,
-        config.sampled_from, config.batch_size,
+        config.sampled_from,
     )  # fmt: skip
 
 
@@ -210,7 +210,7 @@ def _dataset(
 def _partition(
     name: str, source: str, data_dir: Path, fingerprint: str, fraction: float, seed: int,
     setting: str, clients: int, beta: float | None, classes_per_client: int | None,
-    sampled_from: int | None, batch_size: int,
+    sampled_from: int | None,
 ) -> Partition:  # fmt: skip
     dataset = _dataset(name, source, data_dir, fingerprint, fraction, seed)
     return make_partition(
@@ -221,7 +221,6 @@ def _partition(
         beta=0.1 if beta is None else beta,
         classes_per_client=classes_per_client,
         sampled_from=sampled_from,
-        batch_size=batch_size,
         seed=seed,
     )
 

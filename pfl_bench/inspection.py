@@ -76,9 +76,7 @@ def footprint(
         seed=0,
         record=(),
     )
-    partition = make_partition(
-        dataset.y, dataset.classes, setting="iid", clients=clients, batch_size=2
-    )
+    partition = make_partition(dataset.y, dataset.classes, setting="iid", clients=clients)
     simulator = Simulator(config, dataset, partition)
     simulator.prepare()
     *_, last = simulator.rounds()

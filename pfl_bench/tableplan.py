@@ -340,7 +340,7 @@ def data_of(config: RunConfig) -> str:
     """All that decides a run's data and who holds it."""
     names = (
         "dataset", "source", "data_fingerprint", "fraction", "partition_seed", "setting", "beta",
-        "clients", "sampled_from", "classes_per_client", "batch_size",
+        "clients", "sampled_from", "classes_per_client",
     )  # fmt: skip
     return repr([getattr(config, name) for name in names])
 

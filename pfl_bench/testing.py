@@ -84,7 +84,6 @@ def toy_partition(config: RunConfig, dataset: Dataset) -> Partition:
         clients=config.clients,
         beta=config.beta or 0.1,
         classes_per_client=config.classes_per_client,
-        batch_size=config.batch_size,
         seed=config.partition_seed,
     )
 

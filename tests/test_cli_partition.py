@@ -93,10 +93,9 @@ def test_the_fingerprint_is_that_of_the_partition_asked_for(tmp_path: Path) -> N
         clients=5,
         sampled_from=10,
         classes_per_client=3,
-        batch_size=20,
         seed=7,
     )
-    options = "--setting pathological --clients 5 --of 10 --classes-per-client 3 --batch-size 20"
+    options = "--setting pathological --clients 5 --of 10 --classes-per-client 3"
     rest = "--partition-seed 7 --fraction 0.5"
     output = run_on(tmp_path, "few", *options.split(), *rest.split())
     assert f"partition {made.fingerprint} " in output

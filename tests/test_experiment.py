@@ -111,10 +111,18 @@ def test_setting_is_labelled_as_people_write_it(
 def test_sampled_clients_are_clients_of_the_larger_partition(folder: Path) -> None:
     config = toy(folder, clients=3, of=6, setting="iid", batch_size=4)
     dataset, partition = load_data(config, folder, None)
-    whole = make_partition(dataset.y, dataset.classes, setting="iid", clients=6, batch_size=4)
+    whole = make_partition(dataset.y, dataset.classes, setting="iid", clients=6)
     assert partition.clients == 3
     everyone = {tuple(train) for train in whole.train}
     assert {tuple(train) for train in partition.train} < everyone
+
+
+def test_data_are_dealt_alike_whatever_they_are_trained_with(folder: Path) -> None:
+    dealt = {
+        load_data(toy(folder, **how), folder, None)[1].fingerprint
+        for how in ({}, {"batch_size": 1}, {"batch_size": 64}, {"lr": 1.0}, {"seed": 3})
+    }
+    assert len(dealt) == 1
 
 
 def test_fraction_keeps_that_share_of_every_class(folder: Path) -> None:

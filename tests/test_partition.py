@@ -45,7 +45,6 @@ def possible_inputs(draw: st.DrawFn) -> dict[str, Any]:
         "beta": draw(st.sampled_from([1e-300, 1e-3, 0.1, 1.0, 1e6])),
         "classes_per_client": len(np.unique(y)),
         "setting": draw(st.sampled_from(SETTINGS)),
-        "batch_size": draw(st.sampled_from([1, 10, 64])),
         "seed": draw(st.integers(0, 5)),
     }
 
@@ -62,7 +61,7 @@ def test_every_sample_belongs_to_exactly_one_client(inputs: dict[str, Any]) -> N
 def test_every_client_holds_the_minimum(inputs: dict[str, Any]) -> None:
     sizes = [len(indices) for indices in held(make_partition(**inputs))]
     fair = len(inputs["y"]) / inputs["clients"]
-    assert min(sizes) >= max(2, int(min(4 * inputs["batch_size"], fair / 2)))
+    assert min(sizes) >= max(2, int(min(40, fair / 2)))
 
 
 @given(possible_inputs())
@@ -142,13 +141,12 @@ def test_the_majority_is_that_of_the_training_samples_counted_on_the_test_sample
 
 
 @pytest.mark.parametrize(
-    ("batch_size", "total", "clients", "expected"),
-    [(10, 60_000, 20, 40), (10, 60_000, 1000, 30), (100, 60_000, 20, 400), (10, 50, 20, 2)],
+    ("total", "clients", "expected"), [(60_000, 20, 40), (60_000, 1000, 30), (50, 20, 2)]
 )
-def test_the_minimum_is_a_batch_of_test_data_or_half_the_fair_share_but_at_least_two(
-    batch_size: int, total: int, clients: int, expected: int
+def test_the_minimum_is_forty_or_half_the_fair_share_but_at_least_two(
+    total: int, clients: int, expected: int
 ) -> None:
-    assert minimum_samples(batch_size, total, clients) == expected
+    assert minimum_samples(total, clients) == expected
 
 
 # Practical
@@ -165,7 +163,7 @@ def test_a_tiny_beta_with_500_clients_ends_soon_and_gives_all_the_minimum(
     assert time.perf_counter() - start < 5
     sizes = [len(indices) for indices in held(partition)]
     assert sum(sizes) == samples
-    assert min(sizes) >= minimum_samples(10, samples, 500)
+    assert min(sizes) >= minimum_samples(samples, 500)
 
 
 def test_two_thousand_clients_are_possible() -> None:
@@ -401,7 +399,6 @@ def test_the_seed_changes_the_subset() -> None:
         ({"beta": float("nan")}, "beta nan is not possible"),
         ({"beta": float("inf")}, "beta inf is not possible"),
         ({"sampled_from": 5}, "10 clients cannot be kept of 5"),
-        ({"batch_size": 0}, "batch size 0 is not possible"),
         ({"classes": 9}, "labels run from 0 to 9; allowed with 9 classes: 0 to 8"),
         ({"setting": "pathological"}, "needs a number of classes per client; allowed: 1 to 10"),
         (

@@ -29,7 +29,7 @@ DPI = 300
 # What decides who gets which sample; the model, because a profile may have a word on it.
 _OF_DATA = (
     "dataset", "source", "fraction", "setting", "beta", "clients", "of", "classes_per_client",
-    "partition", "partition_seed", "batch_size", "model",
+    "partition", "partition_seed", "model",
 )  # fmt: skip
 # What a run has beside its method; which series to record follows from the figure.
 _OF_RUN = tuple(name for name in SETTINGS if name not in ("algo", "record"))
