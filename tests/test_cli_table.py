@@ -19,6 +19,7 @@ from smalltables import loaded_plugins
 from pfl_bench.cli import Commands
 from pfl_bench.cli.table import table
 from pfl_bench.cli.tableview import SILENT_SECONDS, Countdown, grid, label, watch
+from pfl_bench.figures import tablecurves
 from pfl_bench.records import RoundRecord, same_result
 from pfl_bench.runner import Options, execute
 from pfl_bench.settings import load_profile
@@ -266,6 +267,33 @@ def test_a_table_is_run_rendered_and_written_and_then_taken_from_the_store() -> 
     again = _mine()
     assert "seed 0" not in again.stderr
     assert not _plan().missing()
+
+
+def test_the_curves_behind_a_table_are_drawn_a_line_per_cell_that_has_run(folder: Path) -> None:
+    store = Store(Path("results"))
+    for config in _plan().cells["FedAvg", "even"].configs:
+        with store.open(config) as writer:
+            for round in (1, 2, 3):
+                writer.append(RoundRecord(round, [0], [round], [8], [0.1]))
+            writer.finish("finished")
+    found = tablecurves.lines(_plan())
+    assert {line: [m.title for m in methods] for line, methods in found.items()} == {
+        "even": ["FedAvg"]
+    }
+    assert [len(trial.records) for trial in found["even"][0].trials] == [3, 3]
+    drawn = _mine("--render-only", "--out", "made", "--curves")
+    assert drawn.exit_code == 0, drawn.output
+    assert [path.name for path in sorted(Path("made").glob("*curves*"))] == [
+        "mine-curves-even.png",
+        "mine-curves-even.svg",
+    ]
+
+
+def test_curves_that_cannot_be_drawn_are_refused() -> None:
+    assert "there is none" in _mine("--curves").stderr
+    refused = _call("attack.yaml", "--profile", "tiny.yaml", "--out", "made", "--curves")
+    assert refused.exit_code == 2
+    assert "--curves is for tables of accuracy; attack shows something else" in refused.stderr
 
 
 def test_runs_that_failed_are_named_at_the_end_with_exit_code_1(

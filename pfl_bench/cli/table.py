@@ -47,6 +47,10 @@ FAILED = 1
 @click.option("--results", "results_folder", metavar="DIR", help="The store (default ./results).")
 @click.option("--data-dir", metavar="DIR", help="Prepared datasets; implies real data.")
 @click.option("--out", metavar="DIR", help="Also write Markdown, LaTeX, CSV and pictures here.")
+@click.option(
+    "--curves", is_flag=True,
+    help="With --out, also the accuracy of every cell over the iterations, a picture per column.",
+)  # fmt: skip
 @click.option("--tensorboard", metavar="DIR", help="Also write scalars here for TensorBoard.")
 @click.option("--plugin", "plugins", multiple=True, metavar="FILE", help="An algorithm in a file.")
 @click.option(
@@ -70,6 +74,7 @@ def table(
     results_folder: str | None,
     data_dir: str | None,
     out: str | None,
+    curves: bool,
     tensorboard: str | None,
     plugins: tuple[str, ...],
     attack: tuple[str, ...],
@@ -84,6 +89,7 @@ def table(
     """
     from pfl_bench import paths
     from pfl_bench.cli.run import assignments
+    from pfl_bench.figures import tablecurves
     from pfl_bench.registry import load_plugin
     from pfl_bench.store import Store
     from pfl_bench.tableplan import known_to, plan_table
@@ -92,6 +98,8 @@ def table(
 
     if dry_run and render_only:
         raise UserError("--dry-run and --render-only exclude each other")
+    if curves and out is None:
+        raise UserError("--curves are written to the folder of --out, and there is none")
     if tensorboard is not None:
         check_installed()
     hire = hired(backend, address, gpus, jobs)
@@ -102,7 +110,7 @@ def table(
     folder, store = paths.data_dir(data_dir), Store(paths.results_dir(results_folder))
     if name == "list":
         _refuse({"--rows": rows, "--columns": columns, "--dry-run": dry_run, "--out": out})
-        _refuse({"--attack": attack, "--score": score != "best"})
+        _refuse({"--attack": attack, "--score": score != "best", "--curves": curves})
         _list(chosen_profile, seeds, store, folder, data_dir is not None)
         return
     spec = _table(name, data_dir is not None)
@@ -111,6 +119,8 @@ def table(
     spec = spec.scored(score)
     fingerprint = known_to(store) if render_only else None
     plan = plan_table(spec, chosen_profile, seeds, store, folder, fingerprint)
+    if curves:
+        tablecurves.check(plan)
     if dry_run:
         _show_plan(plan, store, folder, jobs or 1, on_cluster=hire is not None)
         return
@@ -120,7 +130,7 @@ def table(
         log = None if tensorboard is None else user_path(tensorboard)
         crew = Crew(folder, jobs or 1, workers, tuple(map(Path, plugins)), tensorboard=log)
         plan, failures = _run(plan, store, crew, hire)
-    _render(plan, out)
+    _render(plan, out, curves)
     if failures:
         click.echo(f"{len(failures)} run(s) failed:", err=True)
         for failure in failures:
@@ -243,9 +253,15 @@ def _run(
     return plan, [f"{label(runs[key])}: {error}" for key, error in errors.items()]
 
 
-def _render(plan: TablePlan, out: str | None) -> None:
+def _render(plan: TablePlan, out: str | None, curves: bool) -> None:
+    from pfl_bench.figures import tablecurves
     from pfl_bench.render import to_terminal, write_all
 
     to_terminal(plan)
-    for path in write_all(plan, user_path(out)) if out is not None else ():
+    if out is None:
+        return
+    written = write_all(plan, folder := user_path(out))
+    if curves:
+        written += tablecurves.save(plan, folder)
+    for path in written:
         click.echo(f"wrote {path}", err=True)

@@ -37,8 +37,10 @@ def draw(
     profile: str,
     width: float = picture.COLUMN,
     paper: Mapping[str, float] = MappingProxyType({}),
+    heading: str = "",
 ) -> Figure:
-    """`paper` has the accuracies of the paper by the titles of the methods, where it has one."""
+    """`paper` has the accuracies of the paper by the titles of the methods, where it has one;
+    `heading` says what is drawn, where the setting does not."""
     shown = drawable(methods)
     bands = [band([accuracy_over(t, x) for t in method.drawable]) for method in shown]
     unit, name = _unit(x, max(one.x[-1] for one in bands))
@@ -53,7 +55,7 @@ def draw(
     if levels:
         notes.append("Horizontal lines: the paper\u2019s figures.")
     sentence = caption.caption(config, profile, rounds, seeds, "mean ± std", remark(methods))
-    caption.put(figure, sentence, *notes)
+    caption.put(figure, f"{heading}:" if heading else "", sentence, *notes)
     for position, one in enumerate(bands):
         _line(axes, one, unit, position)
     for position, level in levels.items():

@@ -1,0 +1,60 @@
+"""The curves behind a table: a picture for each line of cells that compete, a curve for each cell.
+
+Reads what is stored; a cell that has not run has no curve.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from pfl_bench import picture
+from pfl_bench.errors import UserError
+from pfl_bench.figures import curves
+from pfl_bench.figures.methods import Method, Trial
+from pfl_bench.tableplan import TablePlan
+
+SUFFIXES = (".png", ".svg")
+DPI = 300
+
+
+def check(plan: TablePlan) -> None:
+    """Refuse a table whose cells are not read off a curve."""
+    if plan.spec.metric != "accuracy":
+        raise UserError(
+            f"--curves is for tables of accuracy; {plan.spec.name} shows something else"
+        )
+
+
+def save(plan: TablePlan, folder: Path) -> list[Path]:
+    """Write NAME-curves-LINE.png and .svg for every line of which there is something to draw."""
+    written: list[Path] = []
+    for number, (line, methods) in enumerate(lines(plan).items(), start=1):
+        slug = re.sub(r"[^a-z0-9.]+", "-", line.lower()).strip("-.") or str(number)
+        paths = [folder / f"{plan.spec.name}-curves-{slug}{suffix}" for suffix in SUFFIXES]
+        if paths[0] in written:
+            paths = [path.with_stem(f"{path.stem}-{number}") for path in paths]
+        with picture.drawing(paths[0].stem, picture.PAPER):
+            figure = curves.draw(
+                methods, "iterations", plan.profile.name, picture.PAGE, heading=line
+            )
+            picture.save(figure, *paths, dpi=DPI)
+        written += paths
+    return written
+
+
+def lines(plan: TablePlan) -> dict[str, list[Method]]:
+    """What is stored of each line, by the names under which its cells compete."""
+    found = {
+        line: [
+            Method(plan.spec.competitor(cell), trials)
+            for cell in cells
+            if (trials := _trials(plan, (cell.row, cell.column)))
+        ]
+        for line, cells in plan.spec.lines().items()
+    }
+    return {line: methods for line, methods in found.items() if any(m.drawable for m in methods)}
+
+
+def _trials(plan: TablePlan, place: tuple[str, str]) -> tuple[Trial, ...]:
+    return tuple(Trial.of(run) for run in plan.cells[place].runs if run is not None)
