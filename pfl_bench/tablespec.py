@@ -295,9 +295,9 @@ def _entries(
                 f"{where}: the name {shown(name)} in {key!r} must be one line of at most "
                 f"{LONGEST_NAME} characters"
             )
-        if _plain(name) in seen:
+        if typed(name) in seen:
             raise UserError(f"{where}: {key!r} has two entries named {shown(name)}")
-        seen.add(_plain(name))
+        seen.add(typed(name))
     return entries
 
 
@@ -393,15 +393,15 @@ def _selected(
 ) -> tuple[str, ...]:
     if not asked:
         return names
-    meant = {**algorithms, **{_plain(name): (name,) for name in names}}
+    meant = {**algorithms, **{typed(name): (name,) for name in names}}
     for one in asked:
-        if _plain(one) not in meant:
+        if typed(one) not in meant:
             raise unknown(kind, one, (*names, *algorithms))
-    wanted = {name for one in asked for name in meant[_plain(one)]}
+    wanted = {name for one in asked for name in meant[typed(one)]}
     return tuple(name for name in names if name in wanted)
 
 
-def _plain(name: str) -> str:
+def typed(name: str) -> str:
     """A name as one types it: lower case, Greek letters spelt out."""
     for letter, word in _SPELT_OUT.items():
         name = name.replace(letter, word)

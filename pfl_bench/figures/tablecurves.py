@@ -13,6 +13,7 @@ from pfl_bench.errors import UserError
 from pfl_bench.figures import curves
 from pfl_bench.figures.methods import Method, Trial
 from pfl_bench.tableplan import TablePlan
+from pfl_bench.tablespec import typed
 
 SUFFIXES = (".png", ".svg")
 DPI = 300
@@ -30,7 +31,7 @@ def save(plan: TablePlan, folder: Path) -> list[Path]:
     """Write NAME-curves-LINE.png and .svg for every line of which there is something to draw."""
     written: list[Path] = []
     for number, (line, methods) in enumerate(lines(plan).items(), start=1):
-        slug = re.sub(r"[^a-z0-9.]+", "-", line.lower()).strip("-.") or str(number)
+        slug = re.sub(r"[^a-z0-9.]+", "-", typed(line)).strip("-.") or str(number)
         paths = [folder / f"{plan.spec.name}-curves-{slug}{suffix}" for suffix in SUFFIXES]
         if paths[0] in written:
             paths = [path.with_stem(f"{path.stem}-{number}") for path in paths]
