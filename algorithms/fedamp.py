@@ -88,8 +88,8 @@ def squared_distances(models: list[Tensor], spread: Spread = map) -> Tensor:
     """‖w_i − w_j‖² for all pairs, from one Gram matrix.
 
     Centred, because distances are small beside norms and the difference of large numbers would lose
-    them; and summed over the chunks in double precision. What rounding leaves is 1e-8 of the
-    largest distance.
+    them; and summed over the chunks in double precision. What rounding leaves is less than
+    1e-7 of the largest distance.
     """
 
     def gram_of(chunk: slice) -> Tensor:
