@@ -281,8 +281,8 @@ def note(name: str, data_dir: Path) -> str:
     """What the user says of a prepared file, to stand wherever its figures do; often nothing."""
     path = _note_file(name, data_dir)
     try:
-        with path.open(encoding="utf-8") as file:
-            return _one_line(file.read(NOTE_LETTERS + 2).strip(), str(path))
+        with path.open(encoding="utf-8-sig") as file:
+            return _one_line(file.read(2 * NOTE_LETTERS).strip(), str(path))
     except FileNotFoundError:
         return ""
     except (OSError, UnicodeDecodeError) as error:
@@ -303,7 +303,7 @@ def write_note(name: str, data_dir: Path, words: str) -> None:
 
 
 def _note_file(name: str, data_dir: Path) -> Path:
-    return data_dir / f"{check_name(name)}.note"
+    return data_dir / f"{name}.note"
 
 
 def _one_line(words: str, where: str) -> str:

@@ -99,6 +99,11 @@ def line_style(position: int) -> dict[str, Any]:
     }
 
 
+def plain(text: str) -> str:
+    """A text that matplotlib writes as it is: what stands between two dollar signs is not maths."""
+    return text.replace("$", r"\$")
+
+
 def picture_format(path: Path) -> str:
     """The format that the suffix of `path` names."""
     kind = path.suffix.lower().removeprefix(".")

@@ -21,6 +21,7 @@ from typing import Any
 _NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _TRAFFIC = ("bytes_up", "bytes_down", "parameters_up", "parameters_down")
 _SCORE = {"round", "accuracy", "mean_over_clients", "std_over_clients", "worst_decile"}
+REMARK_LETTERS = 200
 _LINE = re.compile(rb'(?P<start>\{.*),"crc32":"(?P<crc>[0-9a-f]{8})"\}', re.DOTALL)
 
 
@@ -244,6 +245,9 @@ def check_summary(summary: dict[str, Any]) -> None:
         raise DamagedError("its figures are not those of a run")
     if not isinstance(summary.get("reason"), str | None):
         raise DamagedError("its reason is no sentence")
+    remark = summary.get("data", "")
+    if not isinstance(remark, str) or not remark.isprintable() or len(remark) > REMARK_LETTERS:
+        raise DamagedError("what it says of its data is no short sentence")
     origin = summary.get("provenance", {})
     if not isinstance(origin, dict) or not isinstance(origin.get("peak_memory"), int | None):
         raise DamagedError("its provenance is not that of a run")

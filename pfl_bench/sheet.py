@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from pfl_bench import overhead
 from pfl_bench.agreement import Agreement, agreement, is_standin
 from pfl_bench.measures import LATE, MEASURES, SCORES, Measure, attack_figures, mismatches
+from pfl_bench.store import fullest
 
 if TYPE_CHECKING:
     from pfl_bench.config import RunConfig
@@ -215,9 +216,10 @@ def facts(plan: TablePlan) -> dict[str, str]:
     cells = list(plan.cells.values())
     configs = [config for cell in cells for config in cell.configs]
     runs = [run for cell in cells for run in cell.runs if run is not None]
+    remarked = remarks(plan)
     said = {
         "Profile": _profile(plan),
-        "Data": "; ".join(dict.fromkeys(_data(config, remarks(plan)) for config in configs)),
+        "Data": "; ".join(dict.fromkeys(_data(config, remarked) for config in configs)),
         "Seeds": f"{plan.seeds} per cell",
         "Scoring": SCORING[_scoring(plan)],
         "Cells": _legend(plan, any(map(is_standin, cells))),
@@ -255,8 +257,10 @@ def _on_real_data(plan: TablePlan) -> bool:
 def remarks(plan: TablePlan) -> dict[str, str]:
     """What must be said of data that are not as published, by their fingerprint: any run on them
     tells it of all."""
-    runs = (run for cell in plan.cells.values() for run in cell.runs if run is not None)
-    return {str(run.config.get("data_fingerprint")): run.remark for run in runs if run.remark}
+    told: dict[str, list[str]] = {}
+    for run in (run for cell in plan.cells.values() for run in cell.runs if run is not None):
+        told.setdefault(str(run.config.get("data_fingerprint")), []).append(run.remark)
+    return {data: fullest(remarks) for data, remarks in told.items()}
 
 
 def _data(config: RunConfig, remarks: Mapping[str, str]) -> str:

@@ -29,7 +29,7 @@ import os
 import re
 import shutil
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -85,6 +85,12 @@ class RunBusy(UserError):
     """Another live process is computing this run."""
 
 
+def fullest(remarks: Iterable[str]) -> str:
+    """What must be said of data on which several runs have a remark, or none: the fullest of them,
+    since a note may have come later than the first runs."""
+    return max(remarks, key=len, default="")
+
+
 @dataclass(frozen=True)
 class StoredRun:
     """A run as found on disk. `status` is one of FINAL, "interrupted" or "damaged"; `problem` says
@@ -108,7 +114,7 @@ class StoredRun:
     @property
     def remark(self) -> str:
         """What must be said of its data wherever its figures appear; often nothing."""
-        return str((self.summary or {}).get("data", ""))
+        return (self.summary or {}).get("data", "")
 
     def records(self) -> list[RoundRecord]:
         """The rounds recorded so far, up to the first damaged one; none of what cannot be read at

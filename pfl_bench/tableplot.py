@@ -47,7 +47,7 @@ def draw(plan: TablePlan) -> Figure:
     else:
         figure = _heat_map(sheet)
     heading = _title(sheet, int(LETTERS_PER_INCH * figure.get_figwidth()))
-    figure.suptitle(heading, fontsize=10, y=1.02, va="bottom")
+    figure.suptitle(picture.plain(heading), fontsize=10, y=1.02, va="bottom")
     return figure
 
 
@@ -66,7 +66,7 @@ def _remarks(plan: TablePlan) -> list[str]:
     titles = {
         title(config.dataset, config.source): said[config.data_fingerprint]
         for config in configs
-        if config.data_fingerprint in said
+        if said.get(config.data_fingerprint)
     }
     return ["; ".join(f"{name}: {remark}" for name, remark in titles.items())] if titles else []
 
@@ -122,8 +122,10 @@ def _heat_map(sheet: Sheet) -> Figure:
         vmin=0.0,
         vmax=farthest,
         linewidths=0.5,
-        xticklabels=[textwrap.fill(name, 14, break_long_words=False) for name in spec.columns],
-        yticklabels=list(spec.rows),
+        xticklabels=[
+            picture.plain(textwrap.fill(name, 14, break_long_words=False)) for name in spec.columns
+        ],
+        yticklabels=list(map(picture.plain, spec.rows)),
         cbar_kws={"label": f"{unit} the best of the {line}"},
     )
     _write_cells(axes, sheet, words, behind, farthest)

@@ -82,7 +82,7 @@ def test_an_address_where_nobody_answers_is_named_at_once() -> None:
 
 
 @needs_ray
-def test_a_dry_run_needs_no_cluster_and_tells_the_time_with_so_many_at_once(
+def test_a_dry_run_on_a_cluster_needs_no_cluster_and_tells_the_time_with_so_many_workers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -103,5 +103,3 @@ def test_a_dry_run_needs_no_cluster_and_tells_the_time_with_so_many_at_once(
     assert "missing:    2 cells, 3 runs" in result.output
     assert "about 36 s for 3 runs, one at a time" in result.output
     assert "about 24 s with 2 at a time, the longest first" in result.output  # 12 s twice | 12 s
-    here = _call(*table, "--dry-run", "--jobs", "2").output
-    assert "about 24 s with 2 at a time, if each keeps that pace" in here

@@ -69,10 +69,17 @@ def test_list_shows_an_own_set_with_its_samples(tmp_path: Path) -> None:
 
 def test_a_note_given_at_any_time_stands_in_the_verdict(tmp_path: Path) -> None:
     pictures = _pictures(tmp_path / "pets")
-    made = _call("prepare", "pets", "--from", pictures, "--note", "JPEG copy")
-    assert made.output.rstrip().endswith("pets.npz; JPEG copy")
-    _call("prepare", "pets", "--from", pictures, "--note", "", "--force")
-    assert _call("check", "pets").output.rstrip().endswith("pets.npz")
+    _call("prepare", "pets", "--from", pictures)
+    assert _call("note", "pets", "JPEG copy").output.rstrip().endswith("pets.npz; JPEG copy")
+    assert _call("check", "pets").output.rstrip().endswith("pets.npz; JPEG copy")
+    remade = _call("prepare", "pets", "--from", pictures, "--force").output.rstrip()
+    assert remade.endswith("pets.npz")  # another file, of which nothing was said
+    _call("note", "pets", "JPEG copy")
+    assert _call("note", "pets", "").output.rstrip().endswith("pets.npz")
+
+
+def test_a_note_needs_a_prepared_set_and_one_line() -> None:
+    assert "Cifar10 is not prepared" in _mistake("note", "cifar10", "JPEG copy")
 
 
 def test_the_names_one_may_run_on_include_ones_own(tmp_path: Path, folder: Path) -> None:

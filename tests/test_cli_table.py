@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -108,9 +109,10 @@ def test_a_dry_run_estimates_the_time_from_stored_rounds() -> None:
         for round in range(1, 9):
             writer.append(RoundRecord(round, [0], [1], [2], [0.1], seconds={"total": 1.5}))
         writer.finish("finished")
-    output = _mine("--dry-run").output
+    output = _mine("--dry-run", "--jobs", "2").output
     assert "missing:    2 cells, 3 runs" in output
     assert "about 36 s for 3 runs" in output  # 3 runs × 8 rounds × 1.5 s
+    assert "about 24 s with 2 at a time, if each keeps that pace" in output  # 12 s twice | 12 s
 
 
 def test_rendering_only_shows_what_is_stored_and_never_trains() -> None:
@@ -287,6 +289,13 @@ def test_the_curves_behind_a_table_are_drawn_a_line_per_cell_that_has_run(folder
         "mine-curves-even.png",
         "mine-curves-even.svg",
     ]
+
+
+def test_every_line_has_a_file_of_its_own_whose_name_any_disk_takes() -> None:
+    several = ["a-b-3", "a b", "a-b", "λ" * 60, "λ" * 61, "→", "../x"]
+    names = list(tablecurves.file_names(several).values())
+    assert len(set(names)) == len(several)
+    assert all(re.fullmatch(r"[a-z0-9][a-z0-9.-]{,89}", name) for name in names)
 
 
 def test_curves_that_cannot_be_drawn_are_refused() -> None:

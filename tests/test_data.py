@@ -231,7 +231,9 @@ def test_an_own_set_has_nothing_to_be_a_part_of(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"two\nlines", b"x" * 101, "\u202egnp".encode(), b"\xff\xfe"], ids=repr
+    "content",
+    [b"two\nlines", b"x" * 100 + b"\n\nmore", b"x" * 101, "\u202egnp".encode(), b"\xff\xfe"],
+    ids=repr,
 )
 def test_a_note_is_one_short_readable_line(folder: Path, content: bytes) -> None:
     _save(folder / "toy.npz", **_images())

@@ -52,6 +52,25 @@ def test_data_that_are_not_as_published_are_told_in_the_caption() -> None:
         assert "Cifar10 (JPEG copy)" in " ".join(figure.get_suptitle().split())
 
 
+def test_a_remark_or_a_name_is_written_as_it_is_whatever_matplotlib_might_read_into_it() -> None:
+    one = replace(trial([[10], [20]], dataset="cifar10"), remark=r"$\foo$")
+    other = trial([[10]])
+    figure = curves.draw(
+        [Method(r"$\bar{$", (one,)), Method("B", (other,))], "iterations", "lite", heading="$5, $6"
+    )
+    figure.draw_without_rendering()
+    flat = distribution.draw(np.ones((2, 3), int), one.config, "lite", remark=one.remark)
+    flat.draw_without_rendering()
+
+
+def test_curves_of_different_settings_or_numbers_of_seeds_say_so() -> None:
+    one, other = trial([[10], [20]]), trial([[10], [20]], clients=7)
+    several = [Method("A", (one, replace(one, remark=""))), Method("B", (other,))]
+    caption = " ".join(curves.draw(several, "iterations", "lite").get_suptitle().split())
+    assert "Some curves have fewer seeds, 1 at least." in caption
+    assert "The setting is that of the first curve." in caption
+
+
 # --- what is read ---------------------------------------------------------------------------------
 
 

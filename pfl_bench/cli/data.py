@@ -1,4 +1,4 @@
-"""`pfl-bench data`: which datasets there are, preparing them, checking what is prepared."""
+"""`pfl-bench data`: which datasets there are, preparing them, checking and noting what is."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ data_dir_option = click.option(
 
 @click.group()
 def data() -> None:
-    """Datasets: list, prepare, check."""
+    """Datasets: list, prepare, check, note, partition."""
 
 
 @data.command("list")
@@ -97,19 +97,9 @@ def _shape(shape: tuple[int, int, int] | None) -> str:
     help="Resize the images of a set of your own, as in 64 or 48x64; else all must be alike.",
 )
 @click.option("--force", is_flag=True, help="Make it again when it is already prepared.")
-@click.option(
-    "--note",
-    metavar="TEXT",
-    help="What must be said of the data wherever its figures appear, such as 'JPEG copy'.",
-)
 @data_dir_option
 def prepare(
-    name: str,
-    source: str | None,
-    size: str | None,
-    force: bool,
-    note: str | None,
-    data_dir: str | None,
+    name: str, source: str | None, size: str | None, force: bool, data_dir: str | None
 ) -> None:
     """Download or convert a dataset, or make one of your own from images or CSV.
 
@@ -123,6 +113,7 @@ def prepare(
     spec = specs().get(name)
     if spec is None:
         _prepare_own(name, folder, origin, size, force)
+        write_note(name, folder, "")  # what was said of an earlier file
     elif size is not None:
         raise UserError(f"--size is for sets of your own; {spec.title} has its own size")
     elif spec.prepare is None:
@@ -130,10 +121,27 @@ def prepare(
     elif force or not (folder / spec.filename).exists():
         _writing(folder)
         spec.prepare(folder / spec.filename, origin)
+        write_note(name, folder, "")
     else:
         click.echo(f"{name} is already prepared; --force makes it again", err=True)
-    if note is not None:
-        write_note(name, folder, note)
+    click.echo(_verdict(name, folder))
+
+
+@data.command("note")
+@click.argument("name")
+@click.argument("text")
+@data_dir_option
+def note_command(name: str, text: str, data_dir: str | None) -> None:
+    """Say TEXT of a prepared dataset wherever its figures appear, such as 'JPEG copy'.
+
+    It is kept with every result from then on; an empty TEXT takes it back.
+    """
+    from pfl_bench.data import card, write_note
+    from pfl_bench.paths import data_dir as resolve
+
+    folder = resolve(data_dir)
+    card(name, "real", folder)  # refuses what is not there
+    write_note(name, folder, text)
     click.echo(_verdict(name, folder))
 
 

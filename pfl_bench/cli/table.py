@@ -49,7 +49,8 @@ FAILED = 1
 @click.option("--out", metavar="DIR", help="Also write Markdown, LaTeX, CSV and pictures here.")
 @click.option(
     "--curves", is_flag=True,
-    help="With --out, also the accuracy of every cell over the iterations, a picture per column.",
+    help="With --out, also the accuracy of every cell over the iterations, a picture for each "
+    "column (or row, if its cells compete).",
 )  # fmt: skip
 @click.option("--tensorboard", metavar="DIR", help="Also write scalars here for TensorBoard.")
 @click.option("--plugin", "plugins", multiple=True, metavar="FILE", help="An algorithm in a file.")
@@ -212,7 +213,7 @@ def _show_plan(plan: TablePlan, store: Store, data_dir: Path, jobs: int, on_clus
             f"time left:  about {duration(time.seconds)} for {len(runs) - time.unknown} runs, one "
             "at a time at the pace of the stored ones"
         )
-    if len(runs) > time.unknown and jobs > 1:
+    if len(runs) > time.unknown and jobs > 1 and spec.metric != "overhead":  # timed alone
         order = longest_first(runs, pace, data_dir) if on_cluster else runs
         seconds = [s for run in order if (s := pace.left(run.config)) is not None]
         how = "the longest first" if on_cluster else "if each keeps that pace"

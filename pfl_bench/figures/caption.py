@@ -36,4 +36,4 @@ def put(figure: Figure, *sentences: str) -> None:
     """Write the sentences above the panels, within the figure's width."""
     letters = int(LETTERS_PER_INCH * figure.get_figwidth())
     text = textwrap.fill(" ".join(sentence for sentence in sentences if sentence), letters)
-    figure.suptitle(text, fontsize=picture.SMALL, color="#404040")
+    figure.suptitle(picture.plain(text), fontsize=picture.SMALL, color="#404040")

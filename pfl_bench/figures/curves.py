@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pfl_bench import picture
+from pfl_bench.experiment import problem
 from pfl_bench.figures import caption
 from pfl_bench.figures.labels import End, name_lines
 from pfl_bench.figures.methods import Band, Method, accuracy_over, band, drawable, remark
@@ -49,6 +50,10 @@ def draw(
     seeds = max(len(method.trials) for method in methods)
     rounds = max(method.rounds for method in shown)
     notes = [method.note for method in methods]
+    if (fewest := min(len(method.trials) for method in shown)) < seeds:
+        notes.append(f"Some curves have fewer seeds, {fewest} at least.")
+    if len({problem(method.trials[0].config) for method in shown}) > 1:
+        notes.append("The setting is that of the first curve.")
     if x == "seconds" and not all(t.is_timed for method in shown for t in method.trials):
         notes.append("Some runs may have shared the machine.")
     levels = {k: paper[m.title] for k, m in enumerate(shown) if m.title in paper}
@@ -84,9 +89,8 @@ def _end(one: Band, unit: float, name: str, position: int) -> End:
 def _legend(figure: Figure, axes: Axes, titles: Sequence[str], bands: Sequence[Band]) -> None:
     """Names beside the panel for lines that end here and there, the highest first."""
     order = sorted(range(len(bands)), key=lambda k: -bands[k].mean[-1])
-    figure.legend(
-        [axes.lines[k] for k in order], [titles[k] for k in order], loc="outside right center"
-    )
+    names = [picture.plain(titles[k]) for k in order]
+    figure.legend([axes.lines[k] for k in order], names, loc="outside right center")
 
 
 def _unit(x: str, largest: float) -> tuple[float, str]:

@@ -41,7 +41,7 @@ def name_lines(figure: Figure, axes: Axes, ends: Sequence[End]) -> None:
 
 def _annotation(axes: Axes, end: End) -> Any:
     return axes.annotate(
-        end.name,
+        picture.plain(end.name),
         (end.x, end.y),
         xytext=(MARGIN, 0.5),
         textcoords="axes fraction",

@@ -13,7 +13,7 @@ from itertools import accumulate
 from pfl_bench.config import RunConfig
 from pfl_bench.errors import UserError
 from pfl_bench.records import RoundRecord
-from pfl_bench.store import StoredRun
+from pfl_bench.store import StoredRun, fullest
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,7 @@ class Method:
 
 def remark(methods: Iterable[Method]) -> str:
     """What must be said of the data that all share: any trial tells it of all."""
-    found = (trial.remark for method in methods for trial in method.trials if trial.remark)
-    return next(found, "")
+    return fullest(trial.remark for method in methods for trial in method.trials)
 
 
 def drawable(methods: Sequence[Method]) -> list[Method]:

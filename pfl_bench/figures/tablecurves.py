@@ -6,6 +6,7 @@ Reads what is stored; a cell that has not run has no curve.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from pfl_bench import picture
@@ -16,6 +17,7 @@ from pfl_bench.tableplan import TablePlan
 from pfl_bench.tablespec import typed
 
 SUFFIXES = (".png", ".svg")
+NAME_LETTERS = 80
 DPI = 300
 
 
@@ -29,19 +31,29 @@ def check(plan: TablePlan) -> None:
 
 def save(plan: TablePlan, folder: Path) -> list[Path]:
     """Write NAME-curves-LINE.png and .svg for every line of which there is something to draw."""
+    names = file_names(list(plan.spec.lines()))
     written: list[Path] = []
-    for number, (line, methods) in enumerate(lines(plan).items(), start=1):
-        slug = re.sub(r"[^a-z0-9.]+", "-", typed(line)).strip("-.") or str(number)
-        paths = [folder / f"{plan.spec.name}-curves-{slug}{suffix}" for suffix in SUFFIXES]
-        if paths[0] in written:
-            paths = [path.with_stem(f"{path.stem}-{number}") for path in paths]
-        with picture.drawing(paths[0].stem, picture.PAPER):
+    for line, methods in lines(plan).items():
+        stem = f"{plan.spec.name}-curves-{names[line]}"
+        paths = [folder / f"{stem}{suffix}" for suffix in SUFFIXES]
+        with picture.drawing(stem, picture.PAPER):
             figure = curves.draw(
                 methods, "iterations", plan.profile.name, picture.PAGE, heading=line
             )
             picture.save(figure, *paths, dpi=DPI)
         written += paths
     return written
+
+
+def file_names(lines: Sequence[str]) -> dict[str, str]:
+    """For each line a name of its own that any disk takes."""
+    names: dict[str, str] = {}
+    for number, line in enumerate(lines, start=1):
+        name = re.sub(r"[^a-z0-9.]+", "-", typed(line))[:NAME_LETTERS].strip("-.") or str(number)
+        while name in names.values():
+            name += f"-{number}"
+        names[line] = name
+    return names
 
 
 def lines(plan: TablePlan) -> dict[str, list[Method]]:

@@ -582,6 +582,7 @@ def test_a_sealed_document_that_says_nonsense_takes_no_command_down(
             "seconds_per_round",
             "bytes_up_per_client",
             "parameters_down_per_client",
+            "data",
         ],
         "config.json": ["config"],
     }
