@@ -112,10 +112,11 @@ class Dataset:
         return title(self.name, self.source)
 
 
-def title(name: str, source: str) -> str:
-    """A dataset as people call it, a stand-in as a stand-in."""
+def title(name: str, source: str, remark: str = "") -> str:
+    """A dataset as people call it, a stand-in as a stand-in, with what must be remarked on it."""
     spec = specs().get(name)
-    return (spec.title if spec else name) + SOURCE_LABELS.get(source, "")
+    called = (spec.title if spec else name) + SOURCE_LABELS.get(source, "")
+    return f"{called} ({remark})" if remark else called
 
 
 @dataclass(frozen=True)

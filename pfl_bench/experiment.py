@@ -157,7 +157,7 @@ def problem(config: RunConfig, remark: str = "") -> str:
     """What is learnt, in a line: the data, with what must be remarked on them, how they are dealt,
     the model."""
     source = "" if config.setting == "pfllib" else config.source  # the setting says that already
-    name = data.title(config.dataset, source) + (f" ({remark})" if remark else "")
+    name = data.title(config.dataset, source, remark)
     part = "" if config.fraction == 1 else f", {config.percent}% of it"
     return f"{name}{part}, {config.setting_label}, {config.clients} clients, {config.model}"
 

@@ -31,6 +31,8 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#000000", "#e69f00", "#5
 nobody can see on white."""
 DASHES = ("-", (0, (4, 1.2)), (0, (4, 1, 1, 1)), (0, (1, 0.8)))
 MARKERS = ("o", "s", "^", "D")
+PRINT_DPI = 300
+"""Of figures that go into a paper."""
 FAINT = "#8c8c8c"
 
 PAPER: Mapping[str, Any] = {

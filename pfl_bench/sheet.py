@@ -268,9 +268,8 @@ def _data(config: RunConfig, remarks: Mapping[str, str]) -> str:
     from pfl_bench import data
     from pfl_bench.models import MODELS
 
-    title = data.title(config.dataset, config.source)
-    if remark := remarks.get(config.data_fingerprint):
-        title = f"{title} ({remark})"
+    remark = remarks.get(config.data_fingerprint, "")
+    title = data.title(config.dataset, config.source, remark)
     share = "all of it" if config.fraction == 1 else f"{config.percent} % of it"
     return f"{title}, {share}, {MODELS[config.model].title}, {config.rounds} rounds"
 

@@ -24,7 +24,6 @@ Command = Callable[..., Any]
 WIDTHS = {"column": COLUMN, "page": PAGE}
 COSTS = ("iterations", "bytes", "seconds")
 SOME = "fedavg,fedper,fedcp"
-DPI = 300
 
 # What decides who gets which sample; the model, because a profile may have a word on it.
 _OF_DATA = (
@@ -302,7 +301,7 @@ class Files:
 
         paths = [self._file] if self._file else [self._path / f"{name}.{f}" for f in self._formats]
         with picture.drawing(name, picture.PAPER):
-            picture.save(draw(), *paths, dpi=DPI)
+            picture.save(draw(), *paths, dpi=picture.PRINT_DPI)
         for path in paths:
             click.echo(f"wrote {path}")
 

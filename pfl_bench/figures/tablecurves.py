@@ -18,7 +18,6 @@ from pfl_bench.tablespec import typed
 
 SUFFIXES = (".png", ".svg")
 NAME_LETTERS = 80
-DPI = 300
 
 
 def check(plan: TablePlan) -> None:
@@ -40,7 +39,7 @@ def save(plan: TablePlan, folder: Path) -> list[Path]:
             figure = curves.draw(
                 methods, "iterations", plan.profile.name, picture.PAGE, heading=line
             )
-            picture.save(figure, *paths, dpi=DPI)
+            picture.save(figure, *paths, dpi=picture.PRINT_DPI)
         written += paths
     return written
 
