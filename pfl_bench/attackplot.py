@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pfl_bench import data, picture
+from pfl_bench.store import fullest
 
 if TYPE_CHECKING:
     import numpy as np
@@ -60,9 +61,13 @@ def _draw(plan: TablePlan, runs: dict[str, StoredRun], *paths: Path) -> None:
         for k, (_, recovered, score) in enumerate(images):
             _panel(panels[row * width + k], recovered, f"{score:.1f} dB")
     config = next(iter(runs.values())).config
+    remark = fullest(run.remark for run in runs.values())
+    about = data.title(config["dataset"], config["source"], remark)
     figure.suptitle(
-        f"{data.title(config['dataset'], config['source'])}: images of clients and what the attack "
-        f"recovered of them, with PSNR (profile {plan.profile.name}, seed {config['seed']})"
+        picture.plain(
+            f"{about}: images of clients and what the attack recovered of them, with PSNR "
+            f"(profile {plan.profile.name}, seed {config['seed']})"
+        )
     )
     picture.save(figure, *paths, dpi=200, tight=True)
 

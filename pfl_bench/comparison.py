@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from pfl_bench import picture
+from pfl_bench.config import RunConfig
 from pfl_bench.errors import UserError
 from pfl_bench.records import RoundRecord, summarise
-from pfl_bench.store import StoredRun
+from pfl_bench.store import StoredRun, fullest
 
 BARS = "▁▂▃▄▅▆▇█"
 MOST_BARS = 60
@@ -57,6 +58,21 @@ class Comparison:
     better: tuple[int, int, int] | None
     """Clients on which the first run, the second, neither is better in its best round; None where
     the two do not have the same clients."""
+
+    @property
+    def problems(self) -> tuple[str, str]:
+        """What each run learnt, in a line; what one remarks on data of both holds for both."""
+        from pfl_bench.data import problem  # and with it numpy
+
+        runs = self.a.run, self.b.run
+        remarks = [run.remark for run in runs]
+        if runs[0].config["data_fingerprint"] == runs[1].config["data_fingerprint"]:
+            remarks = [fullest(remarks)] * 2
+        first, second = (
+            problem(RunConfig.from_dict(run.config), remark)
+            for run, remark in zip(runs, remarks, strict=True)
+        )
+        return first, second
 
 
 def compare(a: StoredRun, b: StoredRun) -> Comparison:
@@ -165,6 +181,8 @@ def save_curves(comparison: Comparison, names: tuple[str, str], path: Path) -> N
     import seaborn as sns
     from matplotlib.ticker import MaxNLocator
 
+    from pfl_bench.figures import caption
+
     with picture.drawing(path.stem):
         figure, (axes,) = picture.blank(6.4, 4.0)
         for side, name, style in zip((comparison.a, comparison.b), names, ("-", "--"), strict=True):
@@ -173,5 +191,7 @@ def save_curves(comparison: Comparison, names: tuple[str, str], path: Path) -> N
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_xlabel("round")
         axes.set_ylabel("test accuracy (%)")
+        a, b = comparison.problems
+        caption.put(figure, f"{a}." if a == b else f"A: {a}. B: {b}.")
         sns.despine(ax=axes)
         picture.save(figure, path)

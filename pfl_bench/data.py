@@ -26,7 +26,7 @@ import numpy as np
 
 import pfl_bench.datasets
 from pfl_bench import text
-from pfl_bench.config import SOURCE_LABELS
+from pfl_bench.config import SOURCE_LABELS, RunConfig
 from pfl_bench.datasets import convert
 from pfl_bench.errors import UserError, shown, unknown
 from pfl_bench.files import write_atomically
@@ -73,6 +73,13 @@ class DatasetSpec:
     def filename(self) -> str:
         return self.name + _SUFFIXES[self.kind]
 
+    def is_part(self, samples: int) -> bool:
+        return self.samples is not None and samples < self.samples
+
+    def counted(self, samples: int) -> str:
+        """So many samples, and of how many where they are a part of the published ones."""
+        return f"{samples:,}" + (f" of the {self.samples:,}" if self.is_part(samples) else "")
+
     @property
     def command(self) -> str:
         """How the prepared file is had."""
@@ -117,6 +124,15 @@ def title(name: str, source: str, remark: str = "") -> str:
     spec = specs().get(name)
     called = (spec.title if spec else name) + SOURCE_LABELS.get(source, "")
     return f"{called} ({remark})" if remark else called
+
+
+def problem(config: RunConfig, remark: str = "") -> str:
+    """What is learnt, in a line: the data, with what must be remarked on them, how they are dealt,
+    the model."""
+    source = "" if config.setting == "pfllib" else config.source  # the setting says that already
+    name = title(config.dataset, source, remark)
+    part = "" if config.fraction == 1 else f", {config.percent}% of it"
+    return f"{name}{part}, {config.setting_label}, {config.clients} clients, {config.model}"
 
 
 @dataclass(frozen=True)
@@ -273,8 +289,7 @@ def load(name: str, source: str, data_dir: Path) -> Dataset:
 
 def _remark(spec: DatasetSpec, samples: int, data_dir: Path) -> str:
     """What sets a prepared file apart from the published dataset, as far as it can be told."""
-    is_part = spec.samples is not None and samples < spec.samples
-    part = f"{samples:,} of the {spec.samples:,} samples" if is_part else ""
+    part = f"{spec.counted(samples)} samples" if spec.is_part(samples) else ""
     return "; ".join(filter(None, (part, note(spec.name, data_dir))))
 
 

@@ -153,15 +153,6 @@ def _check_record(record: Iterable[str], recordable: Mapping[str, str], algo: st
             raise unknown(f"series to record for {algo}", name, recordable)
 
 
-def problem(config: RunConfig, remark: str = "") -> str:
-    """What is learnt, in a line: the data, with what must be remarked on them, how they are dealt,
-    the model."""
-    source = "" if config.setting == "pfllib" else config.source  # the setting says that already
-    name = data.title(config.dataset, source, remark)
-    part = "" if config.fraction == 1 else f", {config.percent}% of it"
-    return f"{name}{part}, {config.setting_label}, {config.clients} clients, {config.model}"
-
-
 def load_data(
     config: RunConfig, data_dir: Path, partition: str | None
 ) -> tuple[Dataset, Partition]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -21,6 +21,17 @@ T = TypeVar("T")
 
 TEXT_LENGTH = 200
 """Positions of a text; shorter ones are padded."""
+
+
+class Described(Protocol):
+    """A dataset, or what is remembered of one."""
+
+    @property
+    def classes(self) -> int: ...
+    @property
+    def shape(self) -> tuple[int, int, int] | None: ...
+    @property
+    def vocabulary(self) -> int | None: ...
 
 
 @dataclass(frozen=True)
@@ -150,15 +161,16 @@ def useful_workers(model: str, workers: int) -> int:
     return workers if model_spec(model).threads_help else 1
 
 
-def check_fit(name: str, inputs: Inputs, dataset: str) -> None:
-    """Refuse a model that cannot read the dataset."""
-    spec = model_spec(name)
+def inputs_of(dataset: Described, called: str, model: str) -> Inputs:
+    """What a model must know of a dataset; refused where it cannot read it."""
+    spec, inputs = model_spec(model), Inputs(dataset.classes, dataset.shape, dataset.vocabulary)
     if spec.kind != inputs.kind:
         fitting = ", ".join(n for n, s in MODELS.items() if s.kind == inputs.kind)
         raise UserError(
-            f"model {name!r} reads {spec.kind}s and dataset {dataset!r} holds {inputs.kind}s; "
+            f"model {model!r} reads {spec.kind}s and dataset {called!r} holds {inputs.kind}s; "
             f"models for it: {fitting}"
         )
+    return inputs
 
 
 def build_model(name: str, inputs: Inputs) -> Model:

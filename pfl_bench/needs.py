@@ -17,7 +17,7 @@ from pfl_bench.client import Task
 from pfl_bench.config import RunConfig
 from pfl_bench.data import Dataset
 from pfl_bench.hyper import resolve
-from pfl_bench.models import Inputs, build_model, check_fit
+from pfl_bench.models import build_model, inputs_of
 from pfl_bench.registry import load_algorithm
 from pfl_bench.simulator import IN_FLIGHT
 
@@ -41,8 +41,7 @@ class Needs:
 def memory_of(config: RunConfig, dataset: Dataset, clients: int, workers: int) -> int:
     """Bytes that a run holds at its peak, by estimate; UserError where its model cannot read the
     data."""
-    inputs = Inputs(dataset.classes, dataset.shape, dataset.vocabulary)
-    check_fit(config.model, inputs, config.dataset)
+    inputs = inputs_of(dataset, config.dataset, config.model)
     task = Task(
         config=config,
         classes=dataset.classes,

@@ -17,7 +17,7 @@ import torch
 from pfl_bench import data
 from pfl_bench.config import RunConfig
 from pfl_bench.errors import UserError
-from pfl_bench.models import TEXT_LENGTH, Inputs, build_model, check_fit
+from pfl_bench.models import TEXT_LENGTH, Inputs, build_model, inputs_of
 from pfl_bench.tableplan import Pace, PlannedRun, work_per_round
 
 STEP_OVERHEAD = 2e6
@@ -56,8 +56,7 @@ def _epoch_effort(dataset: str, source: str, model: str, data_dir: Path) -> floa
     that a partition from outside brings with it, and of a run that will be refused."""
     try:
         card = data.card(dataset, source, data_dir)
-        inputs = Inputs(card.classes, card.shape, card.vocabulary)
-        check_fit(model, inputs, dataset)
+        inputs = inputs_of(card, dataset, model)
         return card.samples * (STEP_OVERHEAD + _operations(model, inputs))
     except UserError:
         return 1.0

@@ -26,7 +26,7 @@ from pfl_bench.data import Dataset
 from pfl_bench.datasets.partition import Partition
 from pfl_bench.federation import Pool, Shard
 from pfl_bench.hyper import resolve
-from pfl_bench.models import Inputs, build_model, check_fit, seeded, useful_workers
+from pfl_bench.models import build_model, inputs_of, seeded, useful_workers
 from pfl_bench.network import Network
 from pfl_bench.records import DamagedError, RoundRecord
 from pfl_bench.registry import load_algorithm
@@ -62,14 +62,14 @@ class Simulator:
         self.device = torch.device(device)
         self.workers = useful_workers(config.model, workers)
         self.diverged: str | None = None
+        self.remark = dataset.remark
         self.cancelled = threading.Event()
         pool = Pool(dataset.x, dataset.y, self.device)
         self.shards = [
             Shard(pool, train, test, dataset.classes)
             for train, test in zip(partition.train, partition.test, strict=True)
         ]
-        inputs = Inputs(dataset.classes, dataset.shape, dataset.vocabulary)
-        check_fit(config.model, inputs, config.dataset)
+        inputs = inputs_of(dataset, config.dataset, config.model)
         kind = algorithm or load_algorithm(config.algo)
         task = Task(
             config=config,

@@ -19,7 +19,7 @@ from pfl_bench.data import Dataset
 from pfl_bench.datasets.partition import Partition, make_partition
 from pfl_bench.federation import Pool, Shard
 from pfl_bench.hyper import as_dict, resolve
-from pfl_bench.models import Inputs, build_model, seeded
+from pfl_bench.models import build_model, inputs_of, seeded
 from pfl_bench.records import RoundRecord
 from pfl_bench.registry import load_algorithm
 from pfl_bench.simulator import Simulator
@@ -104,7 +104,7 @@ def toy_run(
 def toy_algorithm(config: RunConfig, dataset: Dataset | None = None) -> Algorithm:
     """The algorithm of a configuration, outside a simulator."""
     dataset = dataset or toy_dataset()
-    inputs = Inputs(dataset.classes, dataset.shape, dataset.vocabulary)
+    inputs = inputs_of(dataset, config.dataset, config.model)
     partition = toy_partition(config, dataset)
     task = Task(
         config=config,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -128,6 +129,33 @@ def test_the_command_prints_settings_figures_and_both_curves(
     assert "Of 3 clients A is better on 1 and B on 1" in result.output
     assert ["A", "▁█"] in lines
     assert ["B", "█▁"] in lines
+
+
+def test_data_that_are_not_as_published_are_told_of_both_runs_that_use_them(
+    tmp_path: Path, pair: tuple[StoredRun, StoredRun]
+) -> None:
+    assert compare(*pair).problems[0].startswith("toy, ")
+    a, b = pair
+    noted = replace(a, summary={**(a.summary or {}), "data": "toy copy"})
+    for told in compare(noted, b).problems:
+        assert told.startswith("toy (toy copy), ")
+    others = replace(b, config={**b.config, "data_fingerprint": "another"})
+    assert [told[:6] for told in compare(noted, others).problems] == ["toy (t", "toy, p"]
+
+
+def test_stand_ins_are_called_stand_ins(tmp_path: Path) -> None:
+    config = replace(toy_config("fedavg"), dataset="mnist", source="standin")
+    run = _store(tmp_path, config, [[10]])
+    result = _run(tmp_path, run.key, run.key)
+    assert result.output.count("MNIST (stand-in), ") == 2
+
+
+def test_a_run_is_also_known_by_the_name_of_its_folder(
+    tmp_path: Path, pair: tuple[StoredRun, StoredRun]
+) -> None:
+    result = _run(tmp_path, *(run.path.name for run in pair))
+    assert result.exit_code == 0, result.output
+    assert f"A  {pair[0].path.name} (finished)" in result.output
 
 
 def test_the_command_draws_both_curves(tmp_path: Path, pair: tuple[StoredRun, StoredRun]) -> None:

@@ -19,7 +19,7 @@ from pfl_bench.algorithm import Algorithm
 from pfl_bench.config import RunConfig
 from pfl_bench.datasets.partition import make_partition
 from pfl_bench.errors import UserError
-from pfl_bench.experiment import configure, load_data, problem
+from pfl_bench.experiment import configure, load_data
 from pfl_bench.hyper import as_dict, knob, resolve
 from pfl_bench.registry import algorithm_names, load_algorithm
 from pfl_bench.settings import Profile, load_profile
@@ -136,7 +136,7 @@ def test_fraction_keeps_that_share_of_every_class(folder: Path) -> None:
 def test_a_small_share_of_the_data_is_not_told_as_none(
     folder: Path, fraction: float, told: str
 ) -> None:
-    assert problem(toy(folder, fraction=fraction)).startswith(f"toy, {told}, ")
+    assert data.problem(toy(folder, fraction=fraction)).startswith(f"toy, {told}, ")
 
 
 def test_training_seed_does_not_move_a_sample(folder: Path) -> None:

@@ -109,6 +109,15 @@ def test_samples_are_spread_over_the_classes_and_maps_fit_their_images(
         assert ((maps >= 0) & (maps <= 1)).all()
 
 
+def test_data_that_are_not_as_published_are_told_in_the_caption(
+    simulator: Simulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    views = gradcam.look(simulator, client=1, samples=2)
+    monkeypatch.setattr(simulator, "remark", "toy copy")
+    figure = gradcam.draw(views, simulator, 1, "lite")
+    assert "on toy (toy copy), " in " ".join(figure.get_suptitle().split())
+
+
 def test_a_map_in_which_nothing_speaks_for_the_class_is_zero_and_not_nan() -> None:
     assert gradcam.upscaled(torch.zeros(1, 2, 2), torch.Size((4, 4))).eq(0).all()
 

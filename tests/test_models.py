@@ -16,7 +16,7 @@ from pfl_bench.models import (
     Model,
     TextExtractor,
     build_model,
-    check_fit,
+    inputs_of,
     model_spec,
     seeded,
 )
@@ -179,7 +179,7 @@ def test_model_for_another_kind_of_data_is_refused_with_those_that_fit(
     name: str, inputs: Inputs, fitting: str
 ) -> None:
     with pytest.raises(UserError, match=f"{name}.*'mine'.*{fitting}"):
-        check_fit(name, inputs, "mine")
+        inputs_of(inputs, "mine", name)
 
 
 def test_misspelt_model_is_answered_with_the_nearest_one() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from click.testing import CliRunner
 from prepared import NAME
 from toy import toy_config, toy_dataset, toy_simulator
 
-from pfl_bench import privacy
+from pfl_bench import data, picture, privacy
 from pfl_bench.cli import main
 from pfl_bench.config import RunConfig
 from pfl_bench.eavesdrop import guess, sent_parts, update, watched
@@ -318,6 +319,19 @@ def table(tmp_path: Path, folder: Path, *arguments: str, spec: str = SPEC) -> An
     path.write_text(spec)
     fixed = ("--seeds", "1", "--results", str(tmp_path / "results"), "--data-dir", str(folder))
     return CliRunner().invoke(main, ["table", str(path), *fixed, *arguments])
+
+
+def test_the_picture_of_an_attack_tells_of_data_that_are_not_as_published(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    titles: list[str] = []
+    monkeypatch.setattr(
+        picture, "save", lambda figure, *_, **__: titles.append(figure.get_suptitle())
+    )
+    noted = Path(shutil.copytree(folder, tmp_path / "noted"))
+    data.write_note("toy", noted, "toy copy")
+    assert table(tmp_path, noted, "--out", str(tmp_path / "out")).exit_code == 0
+    assert any(title.startswith("toy (toy copy): images of clients") for title in titles)
 
 
 def test_a_table_of_an_attack_is_run_rendered_drawn_and_kept(tmp_path: Path, folder: Path) -> None:

@@ -68,7 +68,7 @@ def run_seeds(
     from contextlib import nullcontext
 
     from pfl_bench.cli.tableview import label, watch
-    from pfl_bench.experiment import problem
+    from pfl_bench.data import problem
     from pfl_bench.tableplan import CellPlan, Pace, TablePlan
     from pfl_bench.tablerun import TableWatcher, run_missing
     from pfl_bench.tablespec import Cell, TableSpec

@@ -37,8 +37,9 @@ def compare(a: str, b: str, folder: Path | None, plot: Path | None) -> None:
     store = Store(results_dir(folder))
     found = comparison.compare(named_run(a, store), named_run(b, store))
     names = _names(found)
-    click.echo(f"A  {found.a.run.path.name} ({found.a.run.status})")
-    click.echo(f"B  {found.b.run.path.name} ({found.b.run.status})")
+    for name, side, problem in zip("AB", (found.a, found.b), found.problems, strict=True):
+        click.echo(f"{name}  {side.run.path.name} ({side.run.status})")
+        click.echo(f"   {problem}")
     _print_settings(found)
     _print_figures(found)
     _print_clients(found)

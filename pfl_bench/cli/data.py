@@ -210,12 +210,11 @@ def _verdict(name: str, folder: Path) -> str:
         card = Card.of(load(name, "real", folder))
         spec = describe(name, folder)
         path = folder / spec.filename
-    published = f" of the {spec.samples:,}" if spec.samples and card.samples < spec.samples else ""
     words = f", {card.vocabulary:,} words" if card.vocabulary else ""
     per_class = f"{card.smallest_class:,} to {card.largest_class:,} per class"
     said = f"; {noted}" if (noted := note(name, folder)) else ""
     return (
-        f"{name}: {card.samples:,}{published} samples of {_shape(card.shape)} {card.dtype} in "
+        f"{name}: {spec.counted(card.samples)} samples of {_shape(card.shape)} {card.dtype} in "
         f"{card.classes} classes ({per_class}){words}, fingerprint {card.fingerprint}, {path}{said}"
     )
 

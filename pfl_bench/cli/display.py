@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from pfl_bench.config import RunConfig
-from pfl_bench.experiment import problem
+from pfl_bench.data import problem
 from pfl_bench.records import RoundRecord
 from pfl_bench.runner import Watcher
 from pfl_bench.store import StoredRun

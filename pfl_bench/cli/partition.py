@@ -41,7 +41,7 @@ def partition(
     a part of the data (--fraction 1 takes all of it).
     """
     from pfl_bench.cli import figureruns
-    from pfl_bench.experiment import problem
+    from pfl_bench.data import problem
 
     wanted = figureruns.read(settings, profile=profile, data_dir=data_dir, config_file=config_file)
     config, dataset, dealt = figureruns.dealt(wanted)

@@ -246,11 +246,16 @@ def _text(value: object) -> str:
 
 
 def named_run(name: str, store: Store) -> StoredRun:
-    """The run that `name` means: a folder, or the beginning of exactly one key."""
+    """The run that `name` means: a folder or a folder's name in the store, or the beginning of
+    exactly one key."""
     if name and (folder := user_path(name) / "config.json").is_file():
         return read_run(folder.parent.resolve())
     runs = {run.key: run for run in store.all()}
-    matches = [key for key in runs if name and key.startswith(name.lower())]
+    matches = [
+        key
+        for key, run in runs.items()
+        if name and (key.startswith(name.lower()) or run.path.name == name)
+    ]
     if len(matches) == 1:
         return runs[matches[0]]
     if matches:

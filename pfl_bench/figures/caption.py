@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pfl_bench import picture
 from pfl_bench.config import RunConfig
-from pfl_bench.experiment import problem
+from pfl_bench.data import problem
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pfl_bench import picture
-from pfl_bench.experiment import problem
+from pfl_bench.data import problem
 from pfl_bench.figures import caption
 from pfl_bench.figures.labels import End, name_lines
 from pfl_bench.figures.methods import Band, Method, accuracy_over, band, drawable, remark

@@ -151,7 +151,9 @@ def draw(
     side = (width - 0.95) / columns
     figure, panels = picture.blank(width, 3 * side + 0.75, rows=3, columns=columns)
     figure.set_layout_engine("compressed", w_pad=0.01, h_pad=0.01)
-    sentence = caption.caption(simulator.config, profile, simulator.snapshot.round)
+    sentence = caption.caption(
+        simulator.config, profile, simulator.snapshot.round, remark=simulator.remark
+    )
     caption.put(
         figure,
         f"{simulator.algorithm.title} on {sentence}",
