@@ -27,7 +27,10 @@ PIPE_WIDTH = 120
 GAP = 2
 """Blanks between two columns on the terminal."""
 
-CORRELATIONS = "τ and ρ are Kendall's τ-b and Spearman's ρ between our ranking and the paper's."
+CORRELATIONS = (
+    "τ and ρ are Kendall's τ-b and Spearman's ρ between our ranking and the paper's; these and the "
+    "winners are among those that both have a figure for."
+)
 PAIRED_TEST = (
     "The paired test flips the signs of the differences between equal seeds in all ways "
     "(two-sided); it does not allow for the rival being chosen as the best."

@@ -149,6 +149,11 @@ class TablePlan:
         cells = {place: _with_run(cell, run) for place, cell in self.cells.items()}
         return replace(self, cells=cells)
 
+    def retold(self, spec: TableSpec) -> TablePlan:
+        """The same runs in a table with the same cells that measures something else of them."""
+        cells = {place: replace(cell, cell=spec.cells[place]) for place, cell in self.cells.items()}
+        return replace(self, spec=spec, cells=cells)
+
 
 def plan_table(
     spec: TableSpec,

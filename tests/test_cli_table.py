@@ -152,6 +152,18 @@ def test_another_score_is_shown_named_and_kept_beside_the_paper_s(tmp_path: Path
     assert "cross-entropy after the last round" in text and "paper" not in text.split("Scoring")[0]
 
 
+def test_several_scores_give_each_the_table_that_it_gives_alone(tmp_path: Path) -> None:
+    _keep_all(Store(Path("results")))
+    together = _mine("--render-only", "--out", "all", "--score", "best,loss,best, late")
+    assert together.exit_code == 0
+    alone = [_mine("--render-only", "--out", "out", "--score", s) for s in ("best", "loss", "late")]
+    assert together.stdout == "".join(one.stdout for one in alone)
+    files = {path.name for path in Path("all").iterdir()}
+    assert files == {path.name for path in Path("out").iterdir()}
+    for name in files:
+        assert Path("all", name).read_bytes() == Path("out", name).read_bytes()
+
+
 def test_rows_and_columns_restrict_the_table() -> None:
     output = _mine("--dry-run", "--rows", "fedavg", "--columns", "even").output
     assert "missing:    1 cells, 2 runs" in output
@@ -181,6 +193,8 @@ def test_the_list_says_how_much_of_each_table_is_stored(monkeypatch: pytest.Monk
         (["list", "--attack", "victims=1"], "--attack does not go with `table list`"),
         (["list", "--score", "last"], "--score does not go with `table list`"),
         (["mine.yaml", "--score", "lost"], "unknown score 'lost'; did you mean 'loss'?"),
+        (["mine.yaml", "--score", "late,lost"], "unknown score 'lost'; did you mean 'loss'?"),
+        (["mine.yaml", "--score", ""], "unknown score ''"),
         (["overhead", "--score", "last"], "which shows no accuracy"),
     ],
 )

@@ -31,9 +31,9 @@ FAILED = 1
 @click.option("--rows", multiple=True, metavar="A,B", help="Only these rows (or algorithms).")
 @click.option("--columns", multiple=True, metavar="A,B", help="Only these columns.")
 @click.option(
-    "--score", default="best", metavar="NAME",
+    "--score", default="best", metavar="A,B",
     help="The round that counts: best (as in the paper), last, late (mean of the last 20), or the "
-    "loss after the last.",
+    "loss after the last; a table for each.",
 )  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Print what is stored, missing and impossible.")
 @click.option("--render-only", is_flag=True, help="Render what is stored; never train.")
@@ -117,7 +117,8 @@ def table(
     spec = _table(name, data_dir is not None)
     spec = spec.restricted(_names(rows, spec.rows), _names(columns, spec.columns))
     spec = spec.attacked(assignments(attack, "--attack target=update")).with_plugins(plugins)
-    spec = spec.scored(score)
+    scores = dict.fromkeys(_names((score,), ()) or (score,))
+    spec, *others = (spec.scored(name) for name in scores)
     fingerprint = known_to(store) if render_only else None
     plan = plan_table(spec, chosen_profile, seeds, store, folder, fingerprint)
     if curves:
@@ -132,6 +133,8 @@ def table(
         crew = Crew(folder, jobs or 1, workers, tuple(map(Path, plugins)), tensorboard=log)
         plan, failures = _run(plan, store, crew, hire)
     _render(plan, out, curves)
+    for other in others:
+        _render(plan.retold(other), out)
     if failures:
         click.echo(f"{len(failures)} run(s) failed:", err=True)
         for failure in failures:
@@ -254,7 +257,7 @@ def _run(
     return plan, [f"{label(runs[key])}: {error}" for key, error in errors.items()]
 
 
-def _render(plan: TablePlan, out: str | None, curves: bool) -> None:
+def _render(plan: TablePlan, out: str | None, curves: bool = False) -> None:
     from pfl_bench.figures import tablecurves
     from pfl_bench.render import to_terminal, write_all
 
