@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pfl_bench import data, picture
-from pfl_bench.store import fullest
+from pfl_bench.storedrun import fullest
 
 if TYPE_CHECKING:
     import numpy as np
     from matplotlib.axes import Axes
 
-    from pfl_bench.store import StoredRun
+    from pfl_bench.storedrun import StoredRun
     from pfl_bench.tableplan import CellPlan, TablePlan
 
 COLUMNS = 8

@@ -3,7 +3,7 @@
 The header carries a sealed list of every tensor's type, shape and CRC-32. CRC-32 because the enemy
 is a torn write or a flipped bit, not a forger: measured on one core it runs at about 4 GB/s, where
 SHA-256 runs at 1.5 GB/s even with hardware support, and writing to disk at 0.3 GB/s.
-Which checkpoints are kept, and which one a run resumes from, is decided in `pfl_bench.store`.
+Which checkpoints are kept, and which one a run resumes from, is decided in `pfl_bench.runwriter`.
 """
 
 from __future__ import annotations

@@ -38,10 +38,13 @@ from pfl_bench.needs import Needs, memory_of
 from pfl_bench.paths import user_path
 from pfl_bench.records import DamagedError
 from pfl_bench.remoterun import Answer, Files, Order, Saved, carry_out, installation
+from pfl_bench.runfolder import RunBusy
 from pfl_bench.runner import default_workers, serves, starts_over
+from pfl_bench.runwriter import RunWriter
 from pfl_bench.schedule import longest_first
 from pfl_bench.stopping import terminable
-from pfl_bench.store import RunBusy, RunWriter, Store, StoredRun
+from pfl_bench.store import Store
+from pfl_bench.storedrun import StoredRun
 from pfl_bench.tableplan import Pace, PlannedRun, data_of
 from pfl_bench.tablerun import Crew, News, TableWatcher, Waiting, pass_on
 from pfl_bench.tensorboard import execute_logged

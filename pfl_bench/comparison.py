@@ -14,7 +14,7 @@ from pfl_bench import picture
 from pfl_bench.config import RunConfig
 from pfl_bench.errors import UserError
 from pfl_bench.records import RoundRecord, summarise
-from pfl_bench.store import StoredRun, fullest
+from pfl_bench.storedrun import StoredRun, fullest
 
 BARS = "▁▂▃▄▅▆▇█"
 MOST_BARS = 60
@@ -62,17 +62,11 @@ class Comparison:
     @property
     def problems(self) -> tuple[str, str]:
         """What each run learnt, in a line; what one remarks on data of both holds for both."""
-        from pfl_bench.data import problem  # and with it numpy
-
-        runs = self.a.run, self.b.run
-        remarks = [run.remark for run in runs]
-        if runs[0].config["data_fingerprint"] == runs[1].config["data_fingerprint"]:
-            remarks = [fullest(remarks)] * 2
-        first, second = (
-            problem(RunConfig.from_dict(run.config), remark)
-            for run, remark in zip(runs, remarks, strict=True)
-        )
-        return first, second
+        a, b = self.a.run, self.b.run
+        if a.config.get("data_fingerprint") != b.config.get("data_fingerprint"):
+            return _problem(a, a.remark), _problem(b, b.remark)
+        remark = fullest((a.remark, b.remark))
+        return _problem(a, remark), _problem(b, remark)
 
 
 def compare(a: StoredRun, b: StoredRun) -> Comparison:
@@ -81,6 +75,15 @@ def compare(a: StoredRun, b: StoredRun) -> Comparison:
     return Comparison(
         *sides, _different_settings(a.config, b.config), _figures(*sides), _clients(*sides)
     )
+
+
+def _problem(run: StoredRun, remark: str) -> str:
+    from pfl_bench.data import problem  # and with it numpy
+
+    try:
+        return problem(RunConfig.from_dict(run.config), remark)
+    except (KeyError, TypeError, ValueError) as error:  # written by hand
+        raise UserError(f"the run {run.path.name} is not configured as a run: {error}") from error
 
 
 def _side(run: StoredRun) -> Side:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from pfl_bench import overhead
 
 if TYPE_CHECKING:
-    from pfl_bench.store import StoredRun
+    from pfl_bench.storedrun import StoredRun
 
 MEGA, GIGA = 1e6, 1e9
 LATE = 20

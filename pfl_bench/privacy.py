@@ -30,7 +30,8 @@ from pfl_bench.provenance import provenance
 from pfl_bench.psnr import matched, psnr, unit_range
 from pfl_bench.runner import Options, Watcher, prepare
 from pfl_bench.simulator import Interrupted, Simulator, in_order
-from pfl_bench.store import Store, StoredRun
+from pfl_bench.store import Store
+from pfl_bench.storedrun import StoredRun
 from pfl_bench.threat import Threat, with_attack
 from pfl_bench.trained import trained
 

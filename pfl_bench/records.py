@@ -3,7 +3,7 @@
 Everything here is strict JSON that proves itself: a line carries a CRC-32, a document a SHA-256 of
 its content, so damage is noticed rather than read. JSON has no infinities: non-finite numbers are
 written as the strings "NaN", "Infinity" and "-Infinity" and come back as floats. Where the text
-lies on disk is the business of `pfl_bench.store`.
+lies on disk is the business of `pfl_bench.runfolder`.
 """
 
 from __future__ import annotations

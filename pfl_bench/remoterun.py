@@ -33,7 +33,8 @@ from pfl_bench.datasets.partition import Partition
 from pfl_bench.records import RoundRecord
 from pfl_bench.registry import check_plugin, load_plugin
 from pfl_bench.runner import Options, Watcher, execute
-from pfl_bench.store import RunWriter, Store
+from pfl_bench.runwriter import RunWriter
+from pfl_bench.store import Store
 from pfl_bench.tablerun import Began, News, Note, Round, reason_of
 from pfl_bench.version import VERSION
 

@@ -23,7 +23,7 @@ from pfl_bench.hyper import as_dict, resolve
 from pfl_bench.records import RoundRecord, flat, from_json, summarise, to_json
 from pfl_bench.registry import load_algorithm
 from pfl_bench.reproduce import needs, run_command
-from pfl_bench.store import StoredRun
+from pfl_bench.storedrun import StoredRun
 
 MEGA = 1e6
 CURVE_POINTS = 400

@@ -15,9 +15,11 @@ from pfl_bench import data
 from pfl_bench.config import RunConfig
 from pfl_bench.render import agreement_note, agreement_rows, agreement_title
 from pfl_bench.reportdata import UNREADABLE, checked_config, method_title
+from pfl_bench.runwriter import Configuration
 from pfl_bench.settings import Profile
 from pfl_bench.sheet import Entry, Sheet, make_sheet
-from pfl_bench.store import Configuration, Store, StoredRun
+from pfl_bench.store import Store
+from pfl_bench.storedrun import StoredRun
 from pfl_bench.tableplan import CellPlan, TablePlan, fingerprints, plan_table
 from pfl_bench.tablespec import TableSpec
 

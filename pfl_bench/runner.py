@@ -17,9 +17,11 @@ from pfl_bench.datasets.partition import Partition
 from pfl_bench.errors import UserError, unknown
 from pfl_bench.experiment import load_data
 from pfl_bench.records import DamagedError, RoundRecord
+from pfl_bench.runwriter import RunWriter
 from pfl_bench.simulator import Simulator
 from pfl_bench.stopwatch import RunWatch
-from pfl_bench.store import RunWriter, Store, StoredRun
+from pfl_bench.store import Store
+from pfl_bench.storedrun import StoredRun
 
 CHECKPOINT_SECONDS = 10.0
 """A run cut off loses no more than about this much work."""

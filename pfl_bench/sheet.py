@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 from pfl_bench import overhead
 from pfl_bench.agreement import Agreement, agreement, is_standin
 from pfl_bench.measures import LATE, MEASURES, SCORES, Measure, attack_figures, mismatches
-from pfl_bench.store import fullest
+from pfl_bench.storedrun import fullest
 
 if TYPE_CHECKING:
     from pfl_bench.config import RunConfig
-    from pfl_bench.store import StoredRun
+    from pfl_bench.storedrun import StoredRun
     from pfl_bench.tableplan import CellPlan, TablePlan
     from pfl_bench.tablespec import Published
 

@@ -22,7 +22,8 @@ from pfl_bench.experiment import Fingerprint, configure, load_data
 from pfl_bench.measures import MEASURES
 from pfl_bench.settings import Profile
 from pfl_bench.simulator import Simulator
-from pfl_bench.store import Store, StoredRun
+from pfl_bench.store import Store
+from pfl_bench.storedrun import StoredRun
 from pfl_bench.tablespec import Cell, TableSpec, table_names
 from pfl_bench.threat import Threat, with_attack
 

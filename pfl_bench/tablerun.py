@@ -30,9 +30,11 @@ from pfl_bench.errors import UserError
 from pfl_bench.privacy import attacked, check_attackable
 from pfl_bench.records import RoundRecord
 from pfl_bench.registry import check_plugin, load_plugin
+from pfl_bench.runfolder import RunBusy
 from pfl_bench.runner import Options, Watcher, default_workers
 from pfl_bench.stopping import interrupt_once
-from pfl_bench.store import RunBusy, Store, StoredRun
+from pfl_bench.store import Store
+from pfl_bench.storedrun import StoredRun
 from pfl_bench.tableplan import PlannedRun, TablePlan
 from pfl_bench.tensorboard import execute_logged
 

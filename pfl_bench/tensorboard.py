@@ -16,7 +16,9 @@ from pfl_bench.config import RunConfig
 from pfl_bench.errors import UserError
 from pfl_bench.records import RoundRecord, to_json
 from pfl_bench.runner import Options, Watcher, execute
-from pfl_bench.store import RunWriter, Store, StoredRun
+from pfl_bench.runwriter import RunWriter
+from pfl_bench.store import Store
+from pfl_bench.storedrun import StoredRun
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pfl_bench.hyper import as_dict, knob, resolve
 
 if TYPE_CHECKING:
-    from pfl_bench.store import StoredRun
+    from pfl_bench.storedrun import StoredRun
 
 OURS = "pfl-bench"
 

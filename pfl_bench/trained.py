@@ -13,9 +13,11 @@ from dataclasses import replace
 from pfl_bench.config import RunConfig
 from pfl_bench.errors import UserError
 from pfl_bench.records import DamagedError, same_result
+from pfl_bench.runfolder import Checkpoint
 from pfl_bench.runner import Options, Watcher, execute, prepare
 from pfl_bench.simulator import Simulator
-from pfl_bench.store import Checkpoint, Store, StoredRun
+from pfl_bench.store import Store
+from pfl_bench.storedrun import StoredRun
 
 _REPLAY = "replay"
 

@@ -12,7 +12,7 @@ from toy import toy_config
 from pfl_bench.config import RunConfig
 from pfl_bench.records import RoundRecord, summarise
 from pfl_bench.settings import Profile
-from pfl_bench.store import StoredRun
+from pfl_bench.storedrun import StoredRun
 from pfl_bench.tableplan import CellPlan, TablePlan
 from pfl_bench.tablespec import Cell, Published, TableSpec
 

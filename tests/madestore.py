@@ -10,7 +10,8 @@ from pfl_bench.config import RunConfig
 from pfl_bench.experiment import configure
 from pfl_bench.records import RoundRecord
 from pfl_bench.settings import Profile, load_profile
-from pfl_bench.store import Store, StoredRun
+from pfl_bench.store import Store
+from pfl_bench.storedrun import StoredRun
 from pfl_bench.tablespec import TableSpec, load_table
 
 TABLE = """

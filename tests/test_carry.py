@@ -9,11 +9,13 @@ import pytest
 import torch
 from toy import toy_config, toy_dataset, toy_partition
 
-from pfl_bench import store as store_module
+from pfl_bench import runwriter
 from pfl_bench.config import RunConfig
 from pfl_bench.records import DamagedError, RoundRecord, same_result
 from pfl_bench.runner import Options, Watcher, execute
-from pfl_bench.store import RunWriter, Store, StoredRun
+from pfl_bench.runwriter import RunWriter
+from pfl_bench.store import Store
+from pfl_bench.storedrun import StoredRun
 
 
 class _Courier(Watcher):
@@ -110,7 +112,7 @@ class _CutError(Exception):
 
 
 def _cut_off_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
-    real, done = store_module.write_atomically, []
+    real, done = runwriter.write_atomically, []
 
     def write(path: Path, content: bytes | str) -> None:
         if len(done) == steps:
@@ -118,7 +120,7 @@ def _cut_off_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
         done.append(path)
         real(path, content)
 
-    monkeypatch.setattr(store_module, "write_atomically", write)
+    monkeypatch.setattr(runwriter, "write_atomically", write)
 
 
 @pytest.mark.parametrize("name", ["rounds.jsonl", "summary.json"])

@@ -225,7 +225,7 @@ def test_a_file_of_another_format_is_refused(
 def test_an_interruption_is_told_and_the_same_command_continues(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pfl_bench.store import RunWriter
+    from pfl_bench.runwriter import RunWriter
 
     append = RunWriter.append
 

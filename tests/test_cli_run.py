@@ -25,7 +25,8 @@ from pfl_bench.config import RunConfig
 from pfl_bench.hyper import knobs
 from pfl_bench.records import same_result
 from pfl_bench.registry import algorithm_names, load_algorithm
-from pfl_bench.store import Store, StoredRun
+from pfl_bench.store import Store
+from pfl_bench.storedrun import StoredRun
 
 COMMAND = (sys.executable, "-c", "from pfl_bench.cli import main; main()")
 HEAVY = ("torch", "numpy", "pandas", "matplotlib", "torchvision", "seaborn")

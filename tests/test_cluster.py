@@ -23,7 +23,8 @@ from pfl_bench.errors import UserError
 from pfl_bench.records import RoundRecord, same_result
 from pfl_bench.registry import load_plugin
 from pfl_bench.remoterun import installation
-from pfl_bench.store import Store, StoredRun
+from pfl_bench.store import Store
+from pfl_bench.storedrun import StoredRun
 from pfl_bench.tableplan import PlannedRun, TablePlan
 from pfl_bench.tablerun import Crew, TableWatcher, run_missing
 

@@ -25,10 +25,12 @@ from pfl_bench.errors import UserError
 from pfl_bench.experiment import configure
 from pfl_bench.models import Inputs, build_model
 from pfl_bench.privacy import attacked, victims
+from pfl_bench.runfolder import RunBusy
 from pfl_bench.runner import Options, execute
 from pfl_bench.settings import Profile
 from pfl_bench.simulator import Simulator
-from pfl_bench.store import RunBusy, Store, StoredRun
+from pfl_bench.store import Store
+from pfl_bench.storedrun import StoredRun
 from pfl_bench.tablespec import load_table, read_table
 from pfl_bench.threat import Threat, with_attack
 

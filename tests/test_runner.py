@@ -20,8 +20,10 @@ from pfl_bench.errors import UserError
 from pfl_bench.experiment import configure
 from pfl_bench.records import RoundRecord, same_result
 from pfl_bench.runner import Options, Watcher, choose_device, default_workers, execute
+from pfl_bench.runwriter import RunWriter
 from pfl_bench.settings import Profile
-from pfl_bench.store import RunWriter, Store, StoredRun
+from pfl_bench.store import Store
+from pfl_bench.storedrun import StoredRun
 
 ROUNDS = 6
 

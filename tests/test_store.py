@@ -36,7 +36,10 @@ from pfl_bench.records import (
     summarise,
     unseal,
 )
-from pfl_bench.store import RunBusy, RunWriter, Store, StoredRun, read_run
+from pfl_bench.runfolder import RunBusy
+from pfl_bench.runwriter import RunWriter
+from pfl_bench.store import Store
+from pfl_bench.storedrun import StoredRun, read_run
 
 ROUNDS = 9
 CHECKPOINT_EVERY = 2

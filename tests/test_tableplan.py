@@ -15,7 +15,8 @@ from pfl_bench.config import RunConfig
 from pfl_bench.errors import UserError
 from pfl_bench.records import RoundRecord
 from pfl_bench.settings import Profile, load_profile
-from pfl_bench.store import Store, StoredRun
+from pfl_bench.store import Store
+from pfl_bench.storedrun import StoredRun
 from pfl_bench.tableplan import CellPlan, Pace, TablePlan, estimate, foresee, known_to, plan_table
 from pfl_bench.tablespec import Cell, TableSpec, load_table, read_table
 

@@ -24,7 +24,8 @@ from toy import toy_config
 from pfl_bench import tablerun
 from pfl_bench.errors import UserError
 from pfl_bench.records import RoundRecord, same_result
-from pfl_bench.store import Store, StoredRun
+from pfl_bench.store import Store
+from pfl_bench.storedrun import StoredRun
 from pfl_bench.tableplan import PlannedRun
 from pfl_bench.tablerun import STOP_SECONDS, Crew, TableWatcher, Waiting, run_missing
 

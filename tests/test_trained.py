@@ -17,7 +17,8 @@ from pfl_bench.records import RoundRecord
 from pfl_bench.runner import Options, Watcher, execute, prepare
 from pfl_bench.settings import Profile
 from pfl_bench.simulator import Simulator
-from pfl_bench.store import Store, StoredRun
+from pfl_bench.store import Store
+from pfl_bench.storedrun import StoredRun
 from pfl_bench.trained import trained
 
 ROUNDS = 4

@@ -13,7 +13,8 @@ from pfl_bench.errors import UserError, unknown
 if TYPE_CHECKING:
     from pfl_bench.config import RunConfig
     from pfl_bench.settings import Profile
-    from pfl_bench.store import Store, StoredRun
+    from pfl_bench.store import Store
+    from pfl_bench.storedrun import StoredRun
     from pfl_bench.tablerun import Crew, Hire
 
 BACKENDS = ("local", "ray")

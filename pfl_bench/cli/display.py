@@ -17,7 +17,7 @@ from pfl_bench.config import RunConfig
 from pfl_bench.data import problem
 from pfl_bench.records import RoundRecord
 from pfl_bench.runner import Watcher
-from pfl_bench.store import StoredRun
+from pfl_bench.storedrun import StoredRun
 
 LINE_SECONDS = 5.0
 """In a pipe a line at most this often, and always for the first and the last round."""

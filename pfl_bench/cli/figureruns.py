@@ -26,7 +26,8 @@ from pfl_bench.registry import algorithm_names, load_algorithm, load_plugin
 from pfl_bench.runner import Options, choose_device, execute
 from pfl_bench.settings import Profile
 from pfl_bench.simulator import Simulator
-from pfl_bench.store import Store, StoredRun
+from pfl_bench.store import Store
+from pfl_bench.storedrun import StoredRun
 from pfl_bench.tableplan import known_to
 from pfl_bench.tally import RECORDABLE
 from pfl_bench.trained import trained

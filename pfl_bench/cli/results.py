@@ -18,7 +18,8 @@ from pfl_bench.errors import UserError, shown, unknown
 from pfl_bench.files import write_atomically
 from pfl_bench.paths import results_dir, user_path
 from pfl_bench.records import flat, to_json
-from pfl_bench.store import Store, StoredRun, read_run
+from pfl_bench.store import Store
+from pfl_bench.storedrun import StoredRun, read_run
 
 if TYPE_CHECKING:
     from pfl_bench.records import RoundRecord

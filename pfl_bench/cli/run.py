@@ -17,7 +17,7 @@ from pfl_bench.settings import SETTINGS, Profile, checked, load_profile
 
 if TYPE_CHECKING:
     from pfl_bench.config import RunConfig
-    from pfl_bench.store import StoredRun
+    from pfl_bench.storedrun import StoredRun
 
 INTERRUPTED = 130
 FAILED = 1

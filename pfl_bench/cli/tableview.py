@@ -22,7 +22,7 @@ from rich.text import Text
 from pfl_bench.cli.display import duration
 from pfl_bench.console import standard_output
 from pfl_bench.measures import MEASURES
-from pfl_bench.store import StoredRun
+from pfl_bench.storedrun import StoredRun
 from pfl_bench.tableplan import CellPlan, Pace, Place, PlannedRun, TablePlan
 from pfl_bench.tablerun import TableWatcher
 

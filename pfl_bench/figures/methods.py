@@ -13,7 +13,7 @@ from itertools import accumulate
 from pfl_bench.config import RunConfig
 from pfl_bench.errors import UserError
 from pfl_bench.records import RoundRecord
-from pfl_bench.store import StoredRun, fullest
+from pfl_bench.storedrun import StoredRun, fullest
 
 
 @dataclass(frozen=True)

@@ -167,7 +167,7 @@ class DieWriting:
     share: float
 
     def __call__(self) -> None:
-        from pfl_bench import store
+        from pfl_bench import runwriter
 
         pieces = 0
 
@@ -193,7 +193,7 @@ class DieWriting:
 
         import safetensors.torch
 
-        store.FileIO = Torn  # type: ignore[misc]
+        runwriter.FileIO = Torn  # type: ignore[misc]
         Path.write_bytes = write_bytes  # type: ignore[assignment,method-assign]
         safetensors.torch.save_file = save_file  # type: ignore[assignment]
 

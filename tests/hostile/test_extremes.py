@@ -15,7 +15,8 @@ from pfl_bench.experiment import configure
 from pfl_bench.registry import algorithm_names
 from pfl_bench.runner import Options, execute
 from pfl_bench.settings import Profile
-from pfl_bench.store import Store, StoredRun
+from pfl_bench.store import Store
+from pfl_bench.storedrun import StoredRun
 
 ALGORITHMS = algorithm_names()
 MANY = 2_000

@@ -47,7 +47,8 @@ from pfl_bench.records import (
     to_json,
     unseal,
 )
-from pfl_bench.store import Store, read_run
+from pfl_bench.store import Store
+from pfl_bench.storedrun import read_run
 from pfl_bench.yamlfile import read_yaml
 
 FUZZED_FILES = 400

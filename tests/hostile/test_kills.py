@@ -36,7 +36,8 @@ from pfl_bench.experiment import configure
 from pfl_bench.records import same_result
 from pfl_bench.runner import Options, execute
 from pfl_bench.settings import Profile
-from pfl_bench.store import Store, StoredRun
+from pfl_bench.store import Store
+from pfl_bench.storedrun import StoredRun
 
 pytestmark = needs_fork
 

@@ -18,8 +18,9 @@ from pfl_bench.errors import UserError
 from pfl_bench.experiment import configure
 from pfl_bench.records import RoundRecord
 from pfl_bench.runner import Options, Watcher, execute
+from pfl_bench.runwriter import RunWriter
 from pfl_bench.settings import Profile
-from pfl_bench.store import RunWriter, Store
+from pfl_bench.store import Store
 
 ROUNDS, SETTLED = 500, 100
 PAGE = os.sysconf("SC_PAGE_SIZE")
