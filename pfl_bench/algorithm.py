@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pfl_bench.client import Client, Message, Task
+from pfl_bench.errors import UserError, unknown
 from pfl_bench.federation import Batch
 from pfl_bench.hyper import NoKnobs
 from pfl_bench.models import Model
@@ -202,4 +203,21 @@ def weighted_mean(uploads: Iterator[Upload]) -> Message:
 
 def build_network(algorithm: Algorithm) -> Network:
     """A workspace for `algorithm`; deterministic when called inside `models.seeded`."""
-    return Network(algorithm.parts(algorithm.task.build_model()), algorithm.frozen)
+    parts = algorithm.parts(algorithm.task.build_model())
+    for attribute in ("shared", "personal", "frozen"):
+        _check_parts(type(algorithm).__name__, attribute, getattr(algorithm, attribute), parts)
+    return Network(parts, algorithm.frozen)
+
+
+def _check_parts(
+    owner: str, attribute: str, named: Sequence[str], parts: Mapping[str, nn.Module]
+) -> None:
+    """Refuse a plugin that names a part which it does not have."""
+    if isinstance(named, str):
+        raise UserError(
+            f"{owner}.{attribute} is the text {named!r}; it must be a tuple of parts, as "
+            f"({named!r},)"
+        )
+    for name in named:
+        if name not in parts:
+            raise unknown(f"part in {owner}.{attribute}", name, parts)

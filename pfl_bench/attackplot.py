@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pfl_bench import data, picture
-from pfl_bench.storedrun import fullest
+from pfl_bench.sheet import remarks
 
 if TYPE_CHECKING:
     import numpy as np
@@ -61,7 +61,7 @@ def _draw(plan: TablePlan, runs: dict[str, StoredRun], *paths: Path) -> None:
         for k, (_, recovered, score) in enumerate(images):
             _panel(panels[row * width + k], recovered, f"{score:.1f} dB")
     config = next(iter(runs.values())).config
-    remark = fullest(run.remark for run in runs.values())
+    remark = remarks(plan).get(config["data_fingerprint"], "")
     about = data.title(config["dataset"], config["source"], remark)
     figure.suptitle(
         picture.plain(

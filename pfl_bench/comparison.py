@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from pfl_bench import picture
 from pfl_bench.config import RunConfig
 from pfl_bench.errors import UserError
 from pfl_bench.records import RoundRecord, summarise
-from pfl_bench.storedrun import StoredRun, fullest
+from pfl_bench.storedrun import StoredRun, remarks
 
 BARS = "▁▂▃▄▅▆▇█"
 MOST_BARS = 60
@@ -58,30 +59,30 @@ class Comparison:
     better: tuple[int, int, int] | None
     """Clients on which the first run, the second, neither is better in its best round; None where
     the two do not have the same clients."""
+    remarks: Mapping[str, str]
+    """What other runs say of data that are not as published, by fingerprint."""
 
     @property
     def problems(self) -> tuple[str, str]:
-        """What each run learnt, in a line; what one remarks on data of both holds for both."""
-        a, b = self.a.run, self.b.run
-        if a.config.get("data_fingerprint") != b.config.get("data_fingerprint"):
-            return _problem(a, a.remark), _problem(b, b.remark)
-        remark = fullest((a.remark, b.remark))
-        return _problem(a, remark), _problem(b, remark)
+        """What each run learnt, in a line."""
+        said = remarks((self.a.run, self.b.run), self.remarks)
+        return _problem(self.a.run, said), _problem(self.b.run, said)
 
 
-def compare(a: StoredRun, b: StoredRun) -> Comparison:
+def compare(
+    a: StoredRun, b: StoredRun, remarks: Mapping[str, str] = MappingProxyType({})
+) -> Comparison:
     """Put two runs side by side; an unfinished one is taken as far as it went."""
-    sides = _side(a), _side(b)
-    return Comparison(
-        *sides, _different_settings(a.config, b.config), _figures(*sides), _clients(*sides)
-    )
+    sides, differences = (_side(a), _side(b)), _different_settings(a.config, b.config)
+    return Comparison(*sides, differences, _figures(*sides), _clients(*sides), remarks)
 
 
-def _problem(run: StoredRun, remark: str) -> str:
+def _problem(run: StoredRun, said: Mapping[str, str]) -> str:
     from pfl_bench.data import problem  # and with it numpy
 
     try:
-        return problem(RunConfig.from_dict(run.config), remark)
+        config = RunConfig.from_dict(run.config)
+        return problem(config, said.get(config.data_fingerprint, ""))
     except (KeyError, TypeError, ValueError) as error:  # written by hand
         raise UserError(f"the run {run.path.name} is not configured as a run: {error}") from error
 
@@ -180,7 +181,6 @@ def bars(curve: Sequence[tuple[int, float]], rounds: int, low: float, high: floa
 
 def save_curves(comparison: Comparison, names: tuple[str, str], path: Path) -> None:
     """Both curves in one picture; the suffix of `path` says the format."""
-    picture.picture_format(path)  # a mistake is told before anything is drawn
     import seaborn as sns
     from matplotlib.ticker import MaxNLocator
 

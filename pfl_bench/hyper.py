@@ -110,7 +110,7 @@ def _to_int(value: Any) -> int:
 def _to_float(value: Any) -> float:
     if isinstance(value, bool):
         raise ValueError
-    return float(value)
+    return float(value) + 0.0  # -0.0 and 0.0 must not name two results
 
 
 _CONVERTERS: dict[type, Callable[[Any], Any]] = {

@@ -33,6 +33,8 @@ class Measure:
     """Counted rather than measured: seeds need not differ."""
     each: Callable[[StoredRun], list[float]] | None = None
     """What `of` is the mean of, where a spread over these says more than one over seeds."""
+    needs: str = ""
+    """What a finished run that has no such figure lacks."""
 
     def show(self, value: float) -> str:
         return f"{value:,.{self.digits}f}" if self.digits == 0 else f"{value:.{self.digits}f}"
@@ -107,7 +109,9 @@ MEASURES = {
     "accuracy": Measure("test accuracy (%)", _accuracy("best")),
     "last_accuracy": Measure("test accuracy (%) of the last round", _accuracy("last")),
     "late_accuracy": Measure(
-        f"test accuracy (%), mean of the last {LATE} scored rounds", _late_accuracy
+        f"test accuracy (%), mean of the last {LATE} scored rounds",
+        _late_accuracy,
+        needs=f"at least {LATE} scored rounds",
     ),
     "test_loss": Measure("test loss after the last round", _test_loss, 3, lower_is_better=True),
     "psnr": Measure("PSNR (dB)", _psnr, lower_is_better=True, each=attack_figures),

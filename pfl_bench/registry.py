@@ -63,7 +63,9 @@ def load_algorithm(name: str) -> type[Algorithm]:
     """The class behind a name."""
     sources = _sources()
     if name not in sources:
-        raise unknown("algorithm", name, sources)
+        raise UserError(
+            f"{unknown('algorithm', name, sources)}; one in a file of your own needs --plugin FILE"
+        )
     if len(sources[name]) > 1:
         places = " and ".join(source.where for source in sources[name])
         raise UserError(f"two plugins bear the name {name!r}: {places}; remove or rename one")

@@ -13,6 +13,7 @@ from pfl_bench.console import standard_output
 from pfl_bench.errors import UserError
 from pfl_bench.files import write_atomically
 from pfl_bench.sheet import Entry, Sheet, make_sheet, signed
+from pfl_bench.tablespec import GREEK
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -65,14 +66,19 @@ def _blocks(sheet: Sheet, width: int) -> Iterator[list[str]]:
     block: list[str] = []
     used = 0
     for column in spec.columns:
-        lines = [line for row in spec.rows for line in _lines(sheet.entries[row, column])]
-        needed = GAP + max(map(len, lines + column.split()))
+        needed = GAP + max(_figures_width(sheet, column), *map(len, column.split()))
         if block and used + needed > left:
             yield block
             block, used = [], 0
         block.append(column)
         used += needed
     yield block
+
+
+def _figures_width(sheet: Sheet, column: str) -> int:
+    """Headings may be broken between words; figures may not."""
+    rows = sheet.plan.spec.rows
+    return max(len(line) for row in rows for line in _lines(sheet.entries[row, column]))
 
 
 def _block(sheet: Sheet, columns: Sequence[str]) -> Table:
@@ -82,7 +88,7 @@ def _block(sheet: Sheet, columns: Sequence[str]) -> Table:
     table = _plain_table()
     table.add_column("", no_wrap=True)
     for column in columns:
-        table.add_column(Text(column), justify="right")
+        table.add_column(Text(column), justify="right", min_width=_figures_width(sheet, column))
     for row in spec.rows:
         if row in spec.rules and row != spec.rows[0]:
             table.add_section()
@@ -227,9 +233,9 @@ def _md(text: str) -> str:
 _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
     "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
-    "±": r"$\pm$", "−": "$-$", "–": "--", "β": r"$\beta$", "λ": r"$\lambda$", "ρ": r"$\rho$",
-    "τ": r"$\tau$", "|": r"$\mid$", "<": "$<$", ">": "$>$", "…": r"\dots{}", "×": r"$\times$",
-    "`": "",
+    "±": r"$\pm$", "−": "$-$", "–": "--", "|": r"$\mid$", "<": "$<$", ">": "$>$", "…": r"\dots{}",
+    "×": r"$\times$", "`": "",
+    **{letter: rf"$\{word}$" for letter, word in GREEK.items()},
 }  # fmt: skip
 
 
@@ -323,8 +329,8 @@ def _tex_row(first: str, cells: Iterator[str] | map[str]) -> str:
 
 
 def _tex(text: str) -> str:
-    escaped = "".join(_LATEX.get(character, character) for character in text)
-    return escaped.replace("--", "-{}-")  # else LaTeX would make a dash of an option's two
+    parts = ("".join(_LATEX.get(letter, letter) for letter in part) for part in text.split("--"))
+    return "-{}-".join(parts)  # else LaTeX would make a dash of an option's two
 
 
 # --- CSV ----------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from pfl_bench.hyper import as_dict, resolve
 from pfl_bench.records import RoundRecord, flat, from_json, summarise, to_json
 from pfl_bench.registry import load_algorithm
 from pfl_bench.reproduce import needs, run_command
-from pfl_bench.storedrun import StoredRun
+from pfl_bench.storedrun import StoredRun, remarks
 
 MEGA = 1e6
 CURVE_POINTS = 400
@@ -51,7 +51,9 @@ def gather(stored: Iterable[StoredRun]) -> Gathered:
     runs: list[dict[str, Any]] = []
     configs: list[RunConfig] = []
     unreadable = []
-    for run in stored:
+    found = list(stored)
+    said = remarks(run for run in found if run.status != "damaged")
+    for run in found:
         if run.status == "damaged":
             unreadable.append({"folder": run.path.name, "problem": run.problem or "damaged"})
             continue
@@ -64,7 +66,7 @@ def gather(stored: Iterable[StoredRun]) -> Gathered:
             continue
         runs.append(told)
         configs.append(config)
-    return Gathered(runs, _experiments(configs), unreadable)
+    return Gathered(runs, _experiments(configs, said), unreadable)
 
 
 def checked_config(run: StoredRun) -> RunConfig:
@@ -76,6 +78,8 @@ def checked_config(run: StoredRun) -> RunConfig:
     numbers = (config.clients, config.rounds, config.seed)
     if not all(isinstance(n, str) for n in names) or not all(isinstance(n, int) for n in numbers):
         raise TypeError("a name that is not text or a number that is not whole")
+    if not isinstance(config.fraction, int | float):
+        raise TypeError("a share of the data that is not a number")
     if not isinstance(config.hyper, dict):
         raise TypeError("hyper-parameters that are not names and values")
     return config
@@ -179,8 +183,9 @@ def method_title(algo: str) -> str:
 # --- experiments ----------------------------------------------------------------------------------
 
 
-def _experiments(configs: Sequence[RunConfig]) -> list[dict[str, Any]]:
-    """Runs that differ in method and seed alone. The one that tells most bears `featured`."""
+def _experiments(configs: Sequence[RunConfig], said: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Runs that differ in method and seed alone. The one that tells most bears `featured`; `said`
+    has the remarks on data by fingerprint."""
     groups: dict[str, list[int]] = {}
     for position, config in enumerate(configs):
         terms = {k: v for k, v in config.to_dict().items() if k not in _NOT_EXPERIMENT}
@@ -196,7 +201,7 @@ def _experiments(configs: Sequence[RunConfig]) -> list[dict[str, Any]]:
             "series": _series(configs, members),
         }
         for label, first, members, weight in zip(
-            _distinct_labels(firsts), firsts, groups.values(), weights, strict=True
+            _distinct_labels(firsts, said), firsts, groups.values(), weights, strict=True
         )
     ]
     return sorted(told, key=lambda one: one["label"].lower())
@@ -250,9 +255,9 @@ def _defaults(config: RunConfig) -> dict[str, Any]:
         return {}
 
 
-def _distinct_labels(configs: Sequence[RunConfig]) -> list[str]:
+def _distinct_labels(configs: Sequence[RunConfig], said: Mapping[str, str]) -> list[str]:
     """A line for each experiment; where two would read the same, with what tells them apart."""
-    plain = [_label(config) for config in configs]
+    plain = [_label(config, said.get(config.data_fingerprint, "")) for config in configs]
     count = Counter(plain)
     alike: dict[str, list[dict[str, Any]]] = {}
     for label, config in zip(plain, configs, strict=True):
@@ -281,15 +286,9 @@ def _shown(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _label(config: RunConfig) -> str:
-    parts = (
-        data.title(config.dataset, config.source),
-        config.setting_label,
-        f"{config.clients} clients",
-        config.model,
-        f"{config.rounds} rounds",
-    )
-    return ", ".join(parts)
+def _label(config: RunConfig, remark: str) -> str:
+    rounds = "1 round" if config.rounds == 1 else f"{config.rounds} rounds"
+    return f"{data.problem(config, remark)}, {rounds}"
 
 
 def _canonical(value: Any) -> str:

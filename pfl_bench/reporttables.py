@@ -19,7 +19,7 @@ from pfl_bench.runwriter import Configuration
 from pfl_bench.settings import Profile
 from pfl_bench.sheet import Entry, Sheet, make_sheet
 from pfl_bench.store import Store
-from pfl_bench.storedrun import StoredRun
+from pfl_bench.storedrun import StoredRun, remarks
 from pfl_bench.tableplan import CellPlan, TablePlan, fingerprints, plan_table
 from pfl_bench.tablespec import TableSpec
 
@@ -43,13 +43,17 @@ class Shelf(Store):
             self.runs[run.key] = run
             self._seeds.setdefault(_seedless(config), set()).add(config.seed)
         self._prints = fingerprints(self.runs.values())
+        self._remarks = remarks(self.runs.values())
 
     def find(self, config: Configuration) -> StoredRun | None:
         return self.runs.get(config.key)
 
+    def remarks(self) -> dict[str, str]:
+        return self._remarks
+
     def fingerprint(self, name: str, source: str, data_dir: Path) -> str:
         """Of the data that most stored runs have used; no stored run bears an empty one."""
-        return self._prints.get((name, source), "")
+        return next(iter(self._prints.get((name, source), [])), "")
 
     def seeds(self, first: RunConfig) -> int:
         """How many seeds from `first` on it takes to reach the last stored one."""
@@ -79,7 +83,8 @@ def _plan(shelf: Shelf, spec: TableSpec, profile: Profile, data_dir: Path) -> Ta
     seeds = max((shelf.seeds(c) for cell in first.cells.values() for c in cell.configs), default=0)
     if not seeds:
         return None
-    return _trimmed(plan_table(spec, profile, seeds, shelf, data_dir, shelf.fingerprint))
+    plan = plan_table(spec, profile, seeds, shelf, data_dir, shelf.fingerprint)
+    return replace(_trimmed(plan), remarks=shelf.remarks())
 
 
 def _trimmed(plan: TablePlan) -> TablePlan:

@@ -7,6 +7,7 @@ on this table, a configuration file or a table's cell, the command line.
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -187,9 +188,9 @@ def merge(profile: Profile, chosen: Mapping[str, Any], default_model: str) -> Se
 
 def parse_ratio(text: str) -> tuple[float, float]:
     """A joining ratio or a range of them: 1, 0.5 or 0.5-1."""
-    low, dash, high = str(text).partition("-")
+    low, *high = re.split(r"(?<![eE])-", str(text), maxsplit=1)  # 1e-1 is one number
     try:
-        bounds = (float(low), float(high if dash else low))
+        bounds = (float(low), float(high[0] if high else low))
     except ValueError:
         bounds = (0.0, 0.0)
     if not 0 < bounds[0] <= bounds[1] <= 1:

@@ -13,10 +13,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pfl_bench import overhead
+from pfl_bench import overhead, storedrun
 from pfl_bench.agreement import Agreement, agreement, is_standin
 from pfl_bench.measures import LATE, MEASURES, SCORES, Measure, attack_figures, mismatches
-from pfl_bench.storedrun import fullest
 
 if TYPE_CHECKING:
     from pfl_bench.config import RunConfig
@@ -68,7 +67,7 @@ class Entry:
     ranks: Ranks | None
     is_best: bool
     mark: str | None
-    """The footnote that says why the cell is skipped or diverged."""
+    """The footnote that says why the cell is skipped, diverged or without a figure."""
 
     @property
     def difference(self) -> float | None:
@@ -150,9 +149,14 @@ class _Marks:
 
 def _entry(cell: CellPlan, ranks: Ranks | None, is_best: bool, marks: _Marks) -> Entry:
     values = list(cell.figures.values())
-    told = cell.status in ("skipped", "diverged") and cell.reason
+    measure = MEASURES[cell.cell.measure]
+    told = ""
+    if cell.status in ("skipped", "diverged") and cell.reason:
+        told = f"{cell.status}: {cell.reason}"
+    elif cell.seeds and not values and measure.needs:
+        told = f"no figure: it takes {measure.needs}"
     return Entry(
-        measure=MEASURES[cell.cell.measure],
+        measure=measure,
         status=cell.status,
         mean=cell.mean,
         std=_spread(cell, values),
@@ -162,7 +166,7 @@ def _entry(cell: CellPlan, ranks: Ranks | None, is_best: bool, marks: _Marks) ->
         standin=is_standin(cell),
         ranks=ranks,
         is_best=is_best,
-        mark=marks.mark(f"{cell.status}: {cell.reason}") if told else None,
+        mark=marks.mark(told) if told else None,
     )
 
 
@@ -255,12 +259,9 @@ def _on_real_data(plan: TablePlan) -> bool:
 
 
 def remarks(plan: TablePlan) -> dict[str, str]:
-    """What must be said of data that are not as published, by their fingerprint: any run on them
-    tells it of all."""
-    told: dict[str, list[str]] = {}
-    for run in (run for cell in plan.cells.values() for run in cell.runs if run is not None):
-        told.setdefault(str(run.config.get("data_fingerprint")), []).append(run.remark)
-    return {data: fullest(remarks) for data, remarks in told.items()}
+    """What must be said of data that are not as published, by their fingerprint."""
+    runs = (run for cell in plan.cells.values() for run in cell.runs if run is not None)
+    return storedrun.remarks(runs, plan.remarks)
 
 
 def _data(config: RunConfig, remarks: Mapping[str, str]) -> str:

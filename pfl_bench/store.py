@@ -14,7 +14,7 @@ from pathlib import Path
 from pfl_bench.errors import UserError
 from pfl_bench.runfolder import checkpoints_in, explained, locked
 from pfl_bench.runwriter import Configuration, RunWriter
-from pfl_bench.storedrun import StoredRun, read_run
+from pfl_bench.storedrun import StoredRun, read_run, remarks
 
 _RUN_FOLDER = re.compile(r".*-(?P<key>[0-9a-f]{16})")
 
@@ -53,6 +53,10 @@ class Store:
     def all(self) -> Iterator[StoredRun]:
         """Every run in order of folder name, unfinished and damaged ones included."""
         yield from map(read_run, self._folders())
+
+    def remarks(self) -> dict[str, str]:
+        """What its runs say of data that are not as published, by their fingerprint."""
+        return remarks(self.all())
 
     def tidy(self) -> None:
         """Remove the checkpoints that a process killed in its very last step left beside a result;

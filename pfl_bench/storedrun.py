@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from pfl_bench.errors import UserError
@@ -27,12 +28,6 @@ from pfl_bench.runfolder import (
 )
 
 FINAL = ("finished", "diverged", "skipped")
-
-
-def fullest(remarks: Iterable[str]) -> str:
-    """What must be said of data on which several runs have a remark, or none: the fullest of them,
-    since a note may have come later than the first runs."""
-    return max(remarks, key=len, default="")
 
 
 @dataclass(frozen=True)
@@ -101,8 +96,9 @@ class StoredRun:
 
     def carry(self) -> dict[str, bytes]:
         """The files of this result, by name, for `RunWriter.adopt` in another store."""
-        found = {name: bytes_of((self.home or self.path) / name) for name in RESULT}
-        return {name: data for name, data in found.items() if data is not None}
+        places = (self.path, self.home or self.path)  # a repetition's files may have moved already
+        found = ((name, bytes_of(place / name)) for place in places for name in RESULT)
+        return {name: data for name, data in found if data is not None}
 
     def attach(self, name: str, document: dict[str, Any]) -> None:
         """Put a document, sealed, beside a finished result; one of that name is replaced."""
@@ -111,6 +107,18 @@ class StoredRun:
         bond = {"key": self.key, "of": self.summary["records_sha256"]}
         with explained(self.path):
             write_atomically(self.path / f"{name}.json", seal({**bond, **document}))
+
+
+def remarks(
+    runs: Iterable[StoredRun], known: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, str]:
+    """What must be said of data that are not as published, by their fingerprint. Any run on them
+    tells it of all, and the fullest counts: a note may have come later than the first runs."""
+    told = dict(known)
+    for run in runs:
+        data = str(run.config.get("data_fingerprint"))
+        told[data] = max(told.get(data, ""), run.remark, key=len)
+    return {data: remark for data, remark in told.items() if remark}
 
 
 def read_run(folder: Path) -> StoredRun:

@@ -119,6 +119,9 @@ class TablePlan:
     profile: Profile
     seeds: int
     cells: Mapping[Place, CellPlan] = field(repr=False)
+    remarks: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """What must be said of data that are not as published, by fingerprint, beside what the table's
+    own runs say."""
 
     @property
     def misconfigured(self) -> dict[Place, str]:
@@ -198,33 +201,36 @@ def _seeded(first: RunConfig, seeds: int) -> tuple[RunConfig, ...]:
     return tuple(replace(first, seed=first.seed + k) for k in range(seeds))
 
 
-def fingerprints(runs: Iterable[StoredRun]) -> dict[tuple[str, str], str]:
-    """By dataset and source, the fingerprint of the data that most results come from."""
+def fingerprints(runs: Iterable[StoredRun]) -> dict[tuple[str, str], list[str]]:
+    """By dataset and source, the fingerprints of the data that results come from, the most frequent
+    first."""
     counts: dict[tuple[str, str], Counter[str]] = {}
     for run in runs:
         dataset, source, found = map(run.config.get, ("dataset", "source", "data_fingerprint"))
         counts.setdefault((str(dataset), str(source)), Counter())[str(found)] += 1
-    return {kind: count.most_common(1)[0][0] for kind, count in counts.items()}
+    return {kind: [data for data, _ in count.most_common()] for kind, count in counts.items()}
 
 
 def known_to(store: Store) -> Fingerprint:
-    """Tells the fingerprint of prepared data, and of data that is not there the one that most
-    stored results come from: reading them takes no data. So too of stand-ins: another processor
-    may have drawn theirs, and a few pixels differ."""
+    """Tells the fingerprint of prepared data that results come from, else the one that most stored
+    results come from: reading them takes no data, and the data here may be another version. So too
+    of stand-ins: another processor may have drawn theirs, and a few pixels differ."""
 
     @cache
-    def stored() -> dict[tuple[str, str], str]:
+    def stored() -> dict[tuple[str, str], list[str]]:
         return fingerprints(run for run in store.all() if run.is_final)
 
     def tell(name: str, source: str, data_dir: Path) -> str:
-        if source == "standin" and (name, source) in stored():
-            return stored()[name, source]
+        known = stored().get((name, source), [])
+        if known and source == "standin":
+            return known[0]
         try:
-            return data.fingerprint(name, source, data_dir)
+            here = data.fingerprint(name, source, data_dir)
         except UserError:
-            if (name, source) not in stored():
+            if not known:
                 raise
-            return stored()[name, source]
+            return known[0]
+        return here if here in known or not known else known[0]
 
     return tell
 
@@ -281,7 +287,8 @@ class Pace:
         return pace
 
     def learn(self, run: StoredRun) -> None:
-        with contextlib.suppress(KeyError, TypeError):  # a configuration of another version
+        # A configuration of another version, or written by hand.
+        with contextlib.suppress(KeyError, TypeError, ValueError, ArithmeticError):
             config = RunConfig.from_dict(run.config)
             if run.status == "interrupted":
                 records = run.records()

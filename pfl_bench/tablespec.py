@@ -46,7 +46,12 @@ _TABLE_KEYS = (
 )  # fmt: skip
 _COLUMN_KEYS = ("name", "group", "measure", "run", "set")
 _ROW_KEYS = ("name", "rule", "run", "set", "published")
-_SPELT_OUT = {"λ": "lambda", "β": "beta", "ρ": "rho"}
+GREEK = {
+    "α": "alpha", "β": "beta", "γ": "gamma", "δ": "delta", "ε": "epsilon", "η": "eta", "θ": "theta",
+    "κ": "kappa", "λ": "lambda", "μ": "mu", "µ": "mu", "ρ": "rho", "σ": "sigma", "τ": "tau",
+    "φ": "phi", "ω": "omega",
+}  # fmt: skip
+"""Letters that stand for quantities, spelt out; mu also as the keyboard's micro sign."""
 
 
 @dataclass(frozen=True)
@@ -403,6 +408,6 @@ def _selected(
 
 def typed(name: str) -> str:
     """A name as one types it: lower case, Greek letters spelt out."""
-    for letter, word in _SPELT_OUT.items():
+    for letter, word in GREEK.items():
         name = name.replace(letter, word)
     return name.strip().lower()

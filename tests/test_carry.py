@@ -15,7 +15,7 @@ from pfl_bench.records import DamagedError, RoundRecord, same_result
 from pfl_bench.runner import Options, Watcher, execute
 from pfl_bench.runwriter import RunWriter
 from pfl_bench.store import Store
-from pfl_bench.storedrun import StoredRun
+from pfl_bench.storedrun import StoredRun, read_run
 
 
 class _Courier(Watcher):
@@ -55,6 +55,19 @@ def test_checkpoints_of_records_that_were_replaced_do_not_outlive_them(tmp_path:
     with here.open(config) as writer:
         assert writer.checkpoint is not None and writer.checkpoint.round == 2
         assert not writer.notes
+
+
+def test_a_repetition_half_way_to_its_place_is_carried_whole(
+    tmp_path: Path, options: Options
+) -> None:
+    config, there = toy_config(), Store(tmp_path / "there")
+    run = execute(config, Store(tmp_path / "here"), options)
+    fresh = run.path / "fresh"
+    fresh.mkdir()
+    (run.path / "summary.json").rename(fresh / "summary.json")
+    moved = read_run(run.path)
+    assert moved.home == fresh
+    assert _adopt(there, config, moved.carry()).summary == run.summary
 
 
 def test_a_result_arrives_as_it_left(tmp_path: Path, options: Options) -> None:

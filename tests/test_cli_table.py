@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -115,6 +116,16 @@ def test_a_dry_run_estimates_the_time_from_stored_rounds() -> None:
     assert "about 24 s with 2 at a time, if each keeps that pace" in output  # 12 s twice | 12 s
 
 
+def test_a_dry_run_tells_of_results_on_other_data_than_those_here() -> None:
+    store = Store(Path("results"))
+    config = replace(_plan().missing()[0].config, data_fingerprint="theirs")
+    with store.open(config) as writer:
+        writer.finish("finished")
+    output = _mine("--dry-run").output
+    assert "stored:     0 of 4 cells whole, 0 results in all" in output
+    assert "elsewhere:  1 more results are from other data" in output
+
+
 def test_rendering_only_shows_what_is_stored_and_never_trains() -> None:
     store = Store(Path("results"))
     cell = _plan().cells["FedAvg", "even"]
@@ -194,7 +205,9 @@ def test_the_list_says_how_much_of_each_table_is_stored(monkeypatch: pytest.Monk
         (["list", "--score", "last"], "--score does not go with `table list`"),
         (["mine.yaml", "--score", "lost"], "unknown score 'lost'; did you mean 'loss'?"),
         (["mine.yaml", "--score", "late,lost"], "unknown score 'lost'; did you mean 'loss'?"),
-        (["mine.yaml", "--score", ""], "unknown score ''"),
+        (["mine.yaml", "--score", ""], "--score cannot be ''"),
+        (["mine.yaml", "--columns", ""], "--columns cannot be ''; allowed: names separated by"),
+        (["mine.yaml", "--rows", "fedavg", "--rows", ","], "--rows cannot be ','"),
         (["overhead", "--score", "last"], "which shows no accuracy"),
     ],
 )

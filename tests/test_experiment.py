@@ -191,6 +191,11 @@ def test_bad_hyper_parameter_is_refused_by_its_value(
         toy(folder, hyper, algo="fedprox")
 
 
+def test_minus_zero_and_zero_are_one_result(folder: Path) -> None:
+    minus, plain = (toy(folder, {"mu": mu}, algo="fedprox") for mu in ("-0.0", "0"))
+    assert minus.key == plain.key
+
+
 def test_model_that_no_one_knows_in_a_profile_is_refused(folder: Path) -> None:
     profile = Profile("mine", "", {}, {}, {"resnet8": {"rounds": 1}})
     with pytest.raises(UserError, match="unknown model 'resnet8'; did you mean 'resnet18'"):

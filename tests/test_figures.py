@@ -52,6 +52,14 @@ def test_data_that_are_not_as_published_are_told_in_the_caption() -> None:
         assert "Cifar10 (JPEG copy)" in " ".join(figure.get_suptitle().split())
 
 
+def test_a_remark_is_made_on_the_data_that_it_is_about() -> None:
+    ours = trial([[10], [20]], dataset="mnist")
+    theirs = trial([[10], [20]], dataset="agnews", data_fingerprint="another")
+    several = [Method("A", (ours,)), Method("B", (replace(theirs, remark="a part"),))]
+    assert "a part" not in curves.draw(several, "iterations", "lite").get_suptitle()
+    assert "(a part)" in curves.draw(several[::-1], "iterations", "lite").get_suptitle()
+
+
 def test_a_remark_or_a_name_is_written_as_it_is_whatever_matplotlib_might_read_into_it() -> None:
     one = replace(trial([[10], [20]], dataset="cifar10"), remark=r"$\foo$")
     other = trial([[10]])

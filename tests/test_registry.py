@@ -11,11 +11,14 @@ from textwrap import dedent
 
 import pytest
 from click.testing import CliRunner
+from toy import toy_algorithm, toy_config
 
 from pfl_bench import registry
+from pfl_bench.algorithm import Algorithm, build_network
 from pfl_bench.cli import main
 from pfl_bench.errors import UserError
 from pfl_bench.experiment import configure
+from pfl_bench.hyper import NoKnobs
 from pfl_bench.registry import (
     algorithm_names,
     broken_plugins,
@@ -270,6 +273,24 @@ def test_every_file_in_algorithms_is_found() -> None:
 def test_a_misspelt_name_is_answered_with_the_nearest() -> None:
     with pytest.raises(UserError, match="unknown algorithm 'fedprx'; did you mean 'fedprox'"):
         load_algorithm("fedprx")
+    with pytest.raises(UserError, match="a file of your own needs --plugin FILE"):
+        load_algorithm("fedprx")
+
+
+@pytest.mark.parametrize(
+    ("attribute", "value", "sentence"),
+    [
+        ("shared", ("extrctor",), "unknown part in Mine.shared 'extrctor'; did you mean 'extract"),
+        ("personal", ("haed",), "unknown part in Mine.personal 'haed'; did you mean 'head'"),
+        ("shared", "extractor", r"Mine.shared is the text 'extractor'; .* as \('extractor',\)"),
+    ],
+)
+def test_a_part_that_a_plugin_misspells_is_named(
+    attribute: str, value: object, sentence: str
+) -> None:
+    mine = type("Mine", (Algorithm,), {"title": "Mine", attribute: value})
+    with pytest.raises(UserError, match=sentence):
+        build_network(mine(NoKnobs(), toy_algorithm(toy_config()).task))
 
 
 def test_an_edited_plugin_is_another_run(tmp_path: Path) -> None:

@@ -175,6 +175,24 @@ def test_latex_escapes_what_latex_reads_as_commands() -> None:
     assert not re.search(r"[βλρτ±−|]", text)
 
 
+def test_latex_keeps_a_dash_a_dash_and_knows_the_letters_of_quantities() -> None:
+    text = to_latex(_plan(caption="from 1–2 by --option, μ and η"))
+    assert r"from 1--2 by -{}-option, $\mu$ and $\eta$" in text
+
+
+def test_figures_stay_whole_under_a_heading_of_long_words() -> None:
+    names = [f"pathological number {k}" for k in range(9)]
+    plan = table_plan([cell_plan(("FedAvg", name), [40.0, 42.0]) for name in names], seeds=2)
+    text = _terminal(plan, 120)
+    assert text.count("41.00 ± 1.41 (2)") == 9
+
+
+def test_a_run_too_short_for_a_score_is_told_in_a_footnote() -> None:
+    plan = table_plan([cell_plan(("FedAvg", "x"), [40.0])])
+    late = plan.retold(plan.spec.scored("late"))
+    assert make_sheet(late).footnotes == {"a": "no figure: it takes at least 20 scored rounds"}
+
+
 def test_every_latex_line_of_cells_has_as_many_columns_as_the_head() -> None:
     plan = _plan(groups={"N=10|50": "drawn"})
     body = to_latex(plan).partition(r"\toprule")[2].partition(r"\bottomrule")[0]

@@ -272,7 +272,14 @@ def test_no_content_of_a_file_causes_anything_but_a_sentence(content: bytes) -> 
 
 @pytest.mark.parametrize(
     ("text", "bounds"),
-    [("1", (1, 1)), ("0.5", (0.5, 0.5)), ("0.5-1", (0.5, 1)), ("0.1 - 1.0", (0.1, 1))],
+    [
+        ("1", (1, 1)),
+        ("0.5", (0.5, 0.5)),
+        ("0.5-1", (0.5, 1)),
+        ("0.1 - 1.0", (0.1, 1)),
+        ("1e-1", (0.1, 0.1)),
+        ("5e-05-1E-1", (5e-05, 0.1)),
+    ],
 )
 def test_ratio_is_a_number_or_a_range(text: str, bounds: tuple[float, float]) -> None:
     assert parse_ratio(text) == bounds

@@ -242,6 +242,20 @@ def test_results_are_found_without_the_data_they_come_from(tmp_path: Path, store
         known_to(store)("cifar10", "real", tmp_path)
 
 
+def test_results_from_another_version_of_the_data_are_found_unless_this_one_has_some(
+    tmp_path: Path, store: Store, folder: Path
+) -> None:
+    here = data.fingerprint("toy", "real", folder)
+    assert known_to(store)("toy", "real", folder) == here
+    config = _plan(tmp_path, store).cells["FedCP", "even"].configs[0]
+    for seed in range(2):
+        theirs = replace(config, dataset="toy", source="real", data_fingerprint="theirs", seed=seed)
+        _keep(store, theirs, seconds=1.0)
+    assert known_to(store)("toy", "real", folder) == "theirs"
+    _keep(store, replace(theirs, data_fingerprint=here), seconds=1.0)
+    assert known_to(store)("toy", "real", folder) == here
+
+
 def test_results_on_a_stand_in_drawn_elsewhere_are_found(tmp_path: Path, store: Store) -> None:
     here = data.fingerprint("mnist", "standin", tmp_path)
     assert known_to(store)("mnist", "standin", tmp_path) == here
@@ -288,6 +302,16 @@ def test_the_same_algorithm_is_estimated_from_its_own_rounds(tmp_path: Path, sto
     pace = Pace.of(store)
     assert pace.left(plan.cells["FedAvg", "skewed"].configs[1]) == pytest.approx(2 * 1.0)
     assert pace.left(plan.cells["FedCP", "skewed"].configs[1]) == pytest.approx(2 * 3.0)
+
+
+def test_a_configuration_written_by_hand_does_not_hinder_the_estimate(
+    tmp_path: Path, store: Store
+) -> None:
+    config = _plan(tmp_path, store).cells["FedCP", "even"].configs[0]
+    _keep(store, config, seconds=1.0)
+    for odd in (replace(config, clients=0), replace(config, joining_ratio=())):  # type: ignore[arg-type]
+        _keep(store, odd, seconds=9.0)
+    assert Pace.of(store).left(replace(config, seed=7)) == pytest.approx(2 * 1.0)
 
 
 def test_an_algorithm_not_yet_measured_costs_what_the_others_do(

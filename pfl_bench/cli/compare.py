@@ -33,9 +33,12 @@ def compare(a: str, b: str, folder: Path | None, plot: Path | None) -> None:
 
     A and B are the beginnings of keys as `results list` prints them, or folders of runs."""
     from pfl_bench import comparison
+    from pfl_bench.picture import picture_format
 
+    if plot is not None:
+        picture_format(plot)  # a mistake is told before anything is printed
     store = Store(results_dir(folder))
-    found = comparison.compare(named_run(a, store), named_run(b, store))
+    found = comparison.compare(named_run(a, store), named_run(b, store), store.remarks())
     names = _names(found)
     for name, side, problem in zip("AB", (found.a, found.b), found.problems, strict=True):
         click.echo(f"{name}  {side.run.path.name} ({side.run.status})")
@@ -52,7 +55,8 @@ def compare(a: str, b: str, folder: Path | None, plot: Path | None) -> None:
 
 def _names(found: Comparison) -> tuple[str, str]:
     """What tells the runs apart in few words: settings that both have, at most three."""
-    told = [(name, pair) for name, pair in found.settings.items() if None not in pair][:3]
+    words = {name: pair for name, pair in found.settings.items() if name != "data_fingerprint"}
+    told = [(name, pair) for name, pair in words.items() if None not in pair][:3]
     if not told:
         return "A", "B"
     sides = ([f"{name} {_shown(pair[k])}" for name, pair in told] for k in (0, 1))

@@ -61,15 +61,16 @@ def _own_row(name: str, folder: Path) -> tuple[str, str, str, str]:
 
 
 def _prepared(name: str, folder: Path) -> str:
-    from pfl_bench.data import card, describe
+    from pfl_bench.data import card, describe, note
 
     try:
         with _reading(name):
-            known = card(name, "real", folder)
-            size = (folder / describe(name, folder).filename).stat().st_size
+            known, spec = card(name, "real", folder), describe(name, folder)
+            size = (folder / spec.filename).stat().st_size
+            said = f"; {noted}" if (noted := note(name, folder)) else ""
     except UserError as error:
         return f"broken: {error}"
-    return f"{known.samples:,} samples, {size / 1e6:,.1f} MB"
+    return f"{spec.counted(known.samples)} samples, {size / 1e6:,.1f} MB{said}"
 
 
 def _reading(name: str) -> AbstractContextManager[object]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pfl_bench.cli import commas
 from pfl_bench.cli.run import setting_options
 from pfl_bench.errors import UserError, unknown
 from pfl_bench.paths import user_path
@@ -210,6 +211,7 @@ def gradcam(algo: str | None, client: int, samples: int, layer: str | None, **op
     wanted, files = _asked(options)
     name = _method(algo, wanted.chosen)
     drawing.check(wanted.config(name), client)
+    drawing.check_layer(wanted.config_here(name), layer, wanted.data_dir)
     simulator = trained_model(wanted, name)
     views = drawing.look(simulator, client, samples, layer)
     files.write(
@@ -236,7 +238,7 @@ def curves(algos: str | None, x: str, paper: bool, **options: Any) -> None:
     from pfl_bench.published import published_accuracy
 
     wanted, files = _asked(options, are_averaged=True)
-    names = algorithms(algos or wanted.chosen.get("algo", SOME))
+    names = algorithms(wanted.chosen.get("algo", SOME) if algos is None else algos)
     if paper and wanted.config(names[0]).source == "standin":
         raise UserError("--paper says nothing about a stand-in; it needs --source real")
     shown = methods(wanted, names, are_timed=x == "seconds")
@@ -261,7 +263,7 @@ def clients(algos: str | None, **options: Any) -> None:
     from pfl_bench.figures import clients as drawing
 
     wanted, files = _asked(options, are_averaged=True)
-    names = algorithms(algos or wanted.chosen.get("algo", SOME))
+    names = algorithms(wanted.chosen.get("algo", SOME) if algos is None else algos)
     shown = methods(wanted, names)
     files.write(
         f"clients-{_place(wanted.config(names[0]))}",
@@ -307,8 +309,8 @@ class Files:
 
 
 def _formats(text: str) -> list[str]:
-    names = list(dict.fromkeys(name for part in text.split(",") if (name := part.strip().lower())))
-    for name in names or [text]:
+    found = commas.names("--format", text.lower())
+    for name in found:
         if name not in FORMATS:
             raise unknown("picture format", name, FORMATS)
-    return names
+    return found

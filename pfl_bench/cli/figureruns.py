@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from pfl_bench import paths
+from pfl_bench.cli import commas
 from pfl_bench.cli.display import watch
 from pfl_bench.cli.run import gather
 from pfl_bench.config import RunConfig
@@ -118,12 +119,10 @@ def algorithms(text: str) -> list[str]:
     """Names separated by commas, each once; `all` means every algorithm there is."""
     if text.strip() == ALL:
         return algorithm_names()
-    names = list(dict.fromkeys(name for part in text.split(",") if (name := part.strip())))
-    if not names:
-        raise UserError(f"--algos cannot be {text!r}; allowed: {ALL}, or names as fedavg,fedcp")
-    for name in names:
+    found = commas.names("--algos", text)
+    for name in found:
         load_algorithm(name)
-    return names
+    return found
 
 
 def methods(
@@ -148,7 +147,8 @@ def methods(
     missing = sum(run is None for run in runs.values())
     if missing and not wanted.quiet:
         click.echo(f"{missing} of {len(runs)} runs are not stored and run now", err=True)
-    trials = {place: Trial.of(run or _run(here[place], wanted)) for place, run in runs.items()}
+    said = wanted.store.remarks()
+    trials = {p: Trial.of(run or _run(here[p], wanted), said) for p, run in runs.items()}
     return [
         Method(load_algorithm(a).title, tuple(trials[a, k] for k in range(wanted.seeds)))
         for a in algos

@@ -39,6 +39,7 @@ def report(
     that makes it again. The page needs no network. Nothing is trained.
     """
     from pfl_bench import paths
+    from pfl_bench.cli import commas
     from pfl_bench.registry import load_plugin
     from pfl_bench.report import write_report
     from pfl_bench.settings import load_profile, profile_names
@@ -48,7 +49,7 @@ def report(
     for plugin in plugins:
         load_plugin(Path(plugin))
     out = paths.user_path(out)
-    names = [part.strip() for text in tables for part in text.split(",") if part.strip()]
+    names = commas.names("--tables", *tables)
     store = Store(paths.results_dir(results_folder))
     told = write_report(
         out,

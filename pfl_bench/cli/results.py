@@ -162,6 +162,8 @@ def _selected(store: Store, **wanted: str | None) -> list[StoredRun]:
 def _nothing(root: Path, filtered: bool) -> str:
     if filtered:
         return f"No run in {root} matches; `pfl-bench results list` shows all."
+    if root.is_file():
+        raise UserError(f"{root} is a file, not a folder of results")
     return f"No results in {root} yet; `pfl-bench run` makes the first."
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from pfl_bench.cli import commas
 from pfl_bench.cli.backend import backend_options, hired
 from pfl_bench.errors import UserError
 from pfl_bench.paths import user_path
@@ -115,10 +117,12 @@ def table(
         _list(chosen_profile, seeds, store, folder, data_dir is not None)
         return
     spec = _table(name, data_dir is not None)
-    spec = spec.restricted(_names(rows, spec.rows), _names(columns, spec.columns))
+    spec = spec.restricted(
+        tuple(commas.names("--rows", *rows, whole=spec.rows)),
+        tuple(commas.names("--columns", *columns, whole=spec.columns)),
+    )
     spec = spec.attacked(assignments(attack, "--attack target=update")).with_plugins(plugins)
-    scores = dict.fromkeys(_names((score,), ()) or (score,))
-    spec, *others = (spec.scored(name) for name in scores)
+    spec, *others = (spec.scored(name) for name in commas.names("--score", score))
     fingerprint = known_to(store) if render_only else None
     plan = plan_table(spec, chosen_profile, seeds, store, folder, fingerprint)
     if curves:
@@ -132,6 +136,7 @@ def table(
         log = None if tensorboard is None else user_path(tensorboard)
         crew = Crew(folder, jobs or 1, workers, tuple(map(Path, plugins)), tensorboard=log)
         plan, failures = _run(plan, store, crew, hire)
+    plan = replace(plan, remarks=store.remarks())
     _render(plan, out, curves)
     for other in others:
         _render(plan.retold(other), out)
@@ -154,12 +159,6 @@ def _refuse(options: dict[str, object]) -> None:
             raise UserError(f"{option} does not go with `table list`")
 
 
-def _names(texts: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
-    """Names separated by commas, unless the whole is the name of one."""
-    parts = (name for text in texts for name in ([text] if text in known else text.split(",")))
-    return tuple(stripped for name in parts if (stripped := name.strip()))
-
-
 def _list(profile: Profile, seeds: int, store: Store, data_dir: Path, has_folder: bool) -> None:
     """How much of each table is stored; the runs that several cells share count once."""
     from pfl_bench.tableplan import known_to, plan_table
@@ -174,10 +173,10 @@ def _list(profile: Profile, seeds: int, store: Store, data_dir: Path, has_folder
 
 
 def _stored_share(plan: TablePlan) -> str:
+    stored = _stored_count(plan)
     if plan.misconfigured:
         reason = next(iter(plan.misconfigured.values()))
-        return f"cannot run ({reason});"
-    stored = _stored_count(plan)
+        return f"{stored:>4} runs stored, the rest cannot run ({reason});"
     wanted = stored + len(plan.missing())
     return f"{stored:>4} of {wanted:>4} runs stored ({stored / max(1, wanted):4.0%})"
 
@@ -191,7 +190,7 @@ def _show_plan(plan: TablePlan, store: Store, data_dir: Path, jobs: int, on_clus
     from pfl_bench.cli.display import duration
     from pfl_bench.cli.tableview import print_grid
     from pfl_bench.schedule import longest_first, makespan
-    from pfl_bench.tableplan import Pace, estimate, foresee
+    from pfl_bench.tableplan import Pace, estimate, foresee, known_to, plan_table
 
     plan = foresee(plan, data_dir)
     spec = plan.spec
@@ -209,6 +208,12 @@ def _show_plan(plan: TablePlan, store: Store, data_dir: Path, jobs: int, on_clus
     for reason in dict.fromkeys(impossible.values()):
         places = [place for place, why in impossible.items() if why == reason]
         click.echo(f"  {_spelt(plan, places)}: {reason}")
+    elsewhere = plan_table(spec, plan.profile, plan.seeds, store, data_dir, known_to(store))
+    if (more := _stored_count(elsewhere) - _stored_count(plan)) > 0:
+        click.echo(
+            f"elsewhere:  {more} more results are from other data than those here (another version "
+            "or none at hand); --render-only shows them"
+        )
     pace = Pace.of(store)
     time = estimate(plan, pace)
     if len(runs) > time.unknown:

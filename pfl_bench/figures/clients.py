@@ -39,7 +39,7 @@ def draw(methods: Sequence[Method], profile: str, width: float = picture.COLUMN)
     notes = [method.note for method in methods]
     are_many = max(map(len, rows)) > MANY_CLIENTS
     key = "Bars: clients; below them quartiles and median." if are_many else ""
-    sentence = caption.caption(config, profile, rounds, seeds, "mean", remark(methods))
+    sentence = caption.caption(config, profile, rounds, seeds, "mean", remark(methods, config))
     caption.put(figure, sentence, key, *notes)
     if are_many:
         _bars(axes, rows)

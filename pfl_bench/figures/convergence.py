@@ -26,7 +26,7 @@ def draw(method: Method, profile: str, width: float = picture.COLUMN) -> Figure:
     seeds = len(method.trials)
     config = method.trials[0].config
     sentence = caption.caption(
-        config, profile, method.rounds, seeds, "mean ± std", remark([method])
+        config, profile, method.rounds, seeds, "mean ± std", remark([method], config)
     )
     caption.put(figure, f"{method.title} on {sentence}", method.note)
     for axes, (measure, factor, name) in zip(panels, PANELS, strict=True):

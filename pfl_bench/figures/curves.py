@@ -59,7 +59,9 @@ def draw(
     levels = {k: paper[m.title] for k, m in enumerate(shown) if m.title in paper}
     if levels:
         notes.append("Horizontal lines: the paper\u2019s figures.")
-    sentence = caption.caption(config, profile, rounds, seeds, "mean ± std", remark(methods))
+    sentence = caption.caption(
+        config, profile, rounds, seeds, "mean ± std", remark(methods, config)
+    )
     caption.put(figure, f"{heading}:" if heading else "", sentence, *notes)
     for position, one in enumerate(bands):
         _line(axes, one, unit, position)

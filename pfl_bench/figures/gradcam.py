@@ -11,19 +11,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pfl_bench import picture
+from pfl_bench import data, picture
 from pfl_bench.algorithms.fedcp import FedCP
 from pfl_bench.client import Client
 from pfl_bench.config import RunConfig
 from pfl_bench.errors import UserError, unknown
 from pfl_bench.figures import caption
-from pfl_bench.models import model_spec
+from pfl_bench.models import build_model, inputs_of, model_spec
 from pfl_bench.registry import load_algorithm
 from pfl_bench.simulator import Simulator
 
@@ -57,6 +58,19 @@ def check(config: RunConfig, client: int) -> None:
         raise UserError(f"gradcam needs a model of images, and {config.model!r} reads text")
     if not 0 <= client < config.clients:
         raise UserError(f"client cannot be {client}; allowed: 0 to {config.clients - 1}")
+
+
+def check_layer(config: RunConfig, layer: str | None, data_dir: Path) -> None:
+    """Refuse, before anything trains, a layer that is not there or has no maps."""
+    if layer is None or config.source == "pfllib":  # whose data only the run itself reads
+        return
+    inputs = inputs_of(
+        data.card(config.dataset, config.source, data_dir), config.dataset, config.model
+    )
+    assert inputs.shape is not None
+    with torch.device("meta"), torch.no_grad():  # shapes without values
+        extractor = build_model(config.model, inputs).extractor.eval()
+        last_maps(extractor, torch.zeros(1, *inputs.shape), layer)
 
 
 def look(simulator: Simulator, client: int, samples: int, layer: str | None = None) -> Views:

@@ -9,11 +9,12 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from types import MappingProxyType
 
 from pfl_bench.config import RunConfig
 from pfl_bench.errors import UserError
 from pfl_bench.records import RoundRecord
-from pfl_bench.storedrun import StoredRun, fullest
+from pfl_bench.storedrun import StoredRun, remarks
 
 
 @dataclass(frozen=True)
@@ -30,10 +31,12 @@ class Trial:
     """What must be said of its data."""
 
     @classmethod
-    def of(cls, run: StoredRun) -> Trial:
+    def of(cls, run: StoredRun, known: Mapping[str, str] = MappingProxyType({})) -> Trial:
+        """`known` has what other runs say of data, by fingerprint."""
         summary, config = run.summary or {}, RunConfig.from_dict(run.config)
+        remark = remarks([run], known).get(config.data_fingerprint, "")
         is_timed = bool(summary.get("timed"))
-        return cls(config, run.status, summary.get("reason"), run.records(), is_timed, run.remark)
+        return cls(config, run.status, summary.get("reason"), run.records(), is_timed, remark)
 
     @property
     def scored(self) -> list[RoundRecord]:
@@ -72,9 +75,12 @@ class Method:
         return max(len(trial.records) for trial in self.trials)
 
 
-def remark(methods: Iterable[Method]) -> str:
-    """What must be said of the data that all share: any trial tells it of all."""
-    return fullest(trial.remark for method in methods for trial in method.trials)
+def remark(methods: Iterable[Method], config: RunConfig) -> str:
+    """What must be said of the data of `config`: any trial on them tells it of all."""
+    trials = (trial for method in methods for trial in method.trials)
+    data = config.data_fingerprint
+    told = (trial.remark for trial in trials if trial.config.data_fingerprint == data)
+    return max(told, key=len, default="")
 
 
 def drawable(methods: Sequence[Method]) -> list[Method]:

@@ -13,8 +13,10 @@ from pfl_bench import picture
 from pfl_bench.errors import UserError
 from pfl_bench.figures import curves
 from pfl_bench.figures.methods import Method, Trial
+from pfl_bench.sheet import remarks
+from pfl_bench.storedrun import StoredRun
 from pfl_bench.tableplan import TablePlan
-from pfl_bench.tablespec import typed
+from pfl_bench.tablespec import Cell, typed
 
 SUFFIXES = (".png", ".svg")
 NAME_LETTERS = 80
@@ -57,16 +59,17 @@ def file_names(lines: Sequence[str]) -> dict[str, str]:
 
 def lines(plan: TablePlan) -> dict[str, list[Method]]:
     """What is stored of each line, by the names under which its cells compete."""
+    said = remarks(plan)
     found = {
         line: [
             Method(plan.spec.competitor(cell), trials)
             for cell in cells
-            if (trials := _trials(plan, (cell.row, cell.column)))
+            if (trials := tuple(Trial.of(run, said) for run in _runs(plan, cell)))
         ]
         for line, cells in plan.spec.lines().items()
     }
     return {line: methods for line, methods in found.items() if any(m.drawable for m in methods)}
 
 
-def _trials(plan: TablePlan, place: tuple[str, str]) -> tuple[Trial, ...]:
-    return tuple(Trial.of(run) for run in plan.cells[place].runs if run is not None)
+def _runs(plan: TablePlan, cell: Cell) -> list[StoredRun]:
+    return [run for run in plan.cells[cell.row, cell.column].runs if run is not None]
