@@ -89,7 +89,7 @@ def _problem(run: StoredRun, said: Mapping[str, str]) -> str:
 
 def _side(run: StoredRun) -> Side:
     if run.status == "damaged":
-        raise UserError(f"the run {run.path.name} is damaged: {run.problem}")
+        raise UserError(f"the run {run.path.name} is damaged: {run.damage}")
     records = run.records()
     if all(record.accuracy is None for record in records):
         reason = (run.summary or {}).get("reason")

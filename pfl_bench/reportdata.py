@@ -55,7 +55,7 @@ def gather(stored: Iterable[StoredRun]) -> Gathered:
     said = remarks(run for run in found if run.status != "damaged")
     for run in found:
         if run.status == "damaged":
-            unreadable.append({"folder": run.path.name, "problem": run.problem or "damaged"})
+            unreadable.append({"folder": run.path.name, "problem": run.damage or "damaged"})
             continue
         try:
             config = checked_config(run)

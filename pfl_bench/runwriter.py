@@ -239,8 +239,8 @@ class RunWriter:
             self.finished = run
             for path in checkpoints_in(self.folder):
                 path.unlink()
-        elif run.problem:
-            self.notes.append(f"{run.problem}; the stored result is dropped")
+        elif run.damage:
+            self.notes.append(f"{run.damage}; the stored result is dropped")
             (self.folder / SUMMARY).unlink(missing_ok=True)
 
     def _resume(self) -> None:

@@ -20,10 +20,9 @@ from pfl_bench.measures import LATE, MEASURES, SCORES, Measure, attack_figures, 
 if TYPE_CHECKING:
     from pfl_bench.config import RunConfig
     from pfl_bench.storedrun import StoredRun
-    from pfl_bench.tableplan import CellPlan, TablePlan
+    from pfl_bench.tableplan import CellPlan, Place, TablePlan
     from pfl_bench.tablespec import Published
 
-Place = tuple[str, str]
 
 _OVER = (
     "over all clients' test samples; which model is scored, and when, is each algorithm's own "

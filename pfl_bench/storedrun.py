@@ -32,14 +32,14 @@ FINAL = ("finished", "diverged", "skipped")
 
 @dataclass(frozen=True)
 class StoredRun:
-    """A run as found on disk. `status` is one of FINAL, "interrupted" or "damaged"; `problem` says
+    """A run as found on disk. `status` is one of FINAL, "interrupted" or "damaged"; `damage` says
     what is wrong with a damaged one."""
 
     path: Path
     config: dict[str, Any]
     summary: dict[str, Any] | None
     status: str
-    problem: str | None = None
+    damage: str | None = None
     home: Path | None = None  # the folder of the summary: `path`, or within it a repetition's
 
     @property
@@ -140,7 +140,7 @@ def read_once(folder: Path) -> StoredRun:
     except DamagedError as error:
         return StoredRun(folder, {}, None, "damaged", str(error))
 
-    problem = None
+    damage = None
     fresh = folder / FRESH
     # A finished repetition counts from the moment its summary exists, wherever its records are.
     for home, records in ((fresh, fresh), (fresh, folder), (folder, folder)):
@@ -153,10 +153,10 @@ def read_once(folder: Path) -> StoredRun:
             check_summary(summary)
             check_records(bytes_of(records / RECORDS), summary)
         except DamagedError as error:
-            problem = str(error)
+            damage = str(error)
         else:
             return StoredRun(folder, settings, summary, summary["status"], home=home)
-    if problem is not None:
-        return StoredRun(folder, settings, None, "damaged", problem)
+    if damage is not None:
+        return StoredRun(folder, settings, None, "damaged", damage)
     bytes_of(folder / RECORDS)  # who continues the run, or counts its rounds, must read them
     return StoredRun(folder, settings, None, "interrupted")

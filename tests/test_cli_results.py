@@ -233,6 +233,16 @@ def test_export_of_rounds_has_a_row_per_round(root: Path) -> None:
     assert table[0]["extras.PIR"] == "0.25" and table[0]["seconds.total"] == "2.0"
 
 
+def test_rounds_of_variants_tell_what_the_variants_differ_in(root: Path) -> None:
+    with Store(root).open(other := Config(lam=1.0)) as writer:
+        writer.append(RoundRecord(1, [0], [1], [10], [0.5]))
+        writer.finish("finished")
+    table = rows(call(root, "export", "--rounds", "--algo", "fedcp").stdout)
+    assert {row["hyper.lambda"] for row in table} == {"1.0", "5.0"}
+    assert [row["test_loss"] for row in table if row["key"] == other.key] == ["0.5"]
+    assert "rounds" not in table[0]
+
+
 def test_export_to_a_file_writes_what_it_would_print(root: Path, tmp_path: Path) -> None:
     out = tmp_path / "new folder" / "résultats.csv"
     call(root, "export", "--out", str(out))

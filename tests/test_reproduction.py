@@ -45,9 +45,19 @@ def rendered(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_published_tables_are_those_that_the_commands_make(rendered: Path) -> None:
-    made = {path.name: path.read_text(encoding="utf-8") for path in rendered.glob("*.csv")}
-    published = {path.name: path.read_text(encoding="utf-8") for path in PUBLISHED.glob("*.csv")}
+    texts = [path for path in PUBLISHED.iterdir() if path.suffix in (".csv", ".md", ".tex")]
+    published = {path.name: path.read_text(encoding="utf-8") for path in texts}
+    made = {name: (rendered / name).read_text(encoding="utf-8") for name in published}
     assert published == made
+    assert {path.name for path in rendered.glob("*.csv")} <= made.keys()
+
+
+def test_the_heading_of_a_column_says_how_many_seeds_it_has(rendered: Path) -> None:
+    (head,) = (line for line in REPORT.splitlines() if line.startswith("| | pathological Cifar10,"))
+    seeds = {(line["column"], line["seeds"]) for line in _lines(rendered / "main.csv").values()}
+    assert {
+        tuple(name.removesuffix(" seeds").rsplit(", ", 1)) for name in _split(head)[1:]
+    } == seeds
 
 
 @pytest.mark.parametrize(
@@ -86,7 +96,7 @@ def _told(head: str, text: str = REPORT) -> Cells:
     """The cells of the first table whose first line begins so."""
     lines = iter(text.splitlines())
     first = next(line for line in lines if line.startswith(head))
-    columns = [re.sub(r", \d seeds?$", "", name) for name in _split(first)[1:]]
+    columns = [name.rpartition(", ")[0] or name for name in _split(first)[1:]]
     next(lines)
     cells = {}
     while line := next(lines):

@@ -406,7 +406,7 @@ def test_all_reports_damaged_folders_and_passes_over_what_is_no_run(store: Store
     (run_until(store, ROUNDS, Config(seed=3)) / "rounds.jsonl").unlink()
     (store.root / "figures").mkdir()
     (store.root / "note.txt").write_text("mine")
-    seen = {run.key: (run.status, run.problem) for run in store.all()}
+    seen = {run.key: (run.status, run.damage) for run in store.all()}
     assert seen == {
         Config(seed=0).key: ("finished", None),
         Config(seed=1).key: ("interrupted", None),

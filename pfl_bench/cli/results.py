@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 _SHORT_KEY = 8
-# What identifies a run in a table of rounds; the rest is one `results export` away.
+# What always identifies a run in a table of rounds; what is the same in all is one `results export`
+# away.
 _IDENTITY = ("algo", "dataset", "source", "setting", "beta", "clients", "seed")
 
 _results_option = click.option(
@@ -67,8 +68,8 @@ def list_(
         return
     _print_table(runs)
     for run in runs:
-        if run.problem:
-            click.echo(f"damaged: {run.path.name}: {run.problem}", err=True)
+        if run.damage:
+            click.echo(f"damaged: {run.path.name}: {run.damage}", err=True)
 
 
 @results.command()
@@ -82,8 +83,8 @@ def show(key: str, folder: Path | None) -> None:
     summary = dict(run.summary or {})
     origin = summary.pop("provenance", {})
     click.echo(f"{run.path.name}: {run.status}")
-    if run.problem:
-        click.echo(f"  {run.problem}")
+    if run.damage:
+        click.echo(f"  {run.damage}")
     if curve := scored(run.records()):
         click.echo(f"\naccuracy  {_line(curve)}")
     for title, section in (("configuration", run.config), ("summary", summary),
@@ -113,7 +114,8 @@ def export(
 
     import pandas as pd
 
-    by_round = (_round_row(run, record) for run in runs for record in run.records())
+    names = _telling_apart(runs)
+    by_round = (_round_row(run, record, names) for run in runs for record in run.records())
     frame = pd.DataFrame(by_round if rounds else map(_run_row, runs))
     csv = frame.to_csv(index=False, lineterminator="\n")
     if out is None:
@@ -179,7 +181,7 @@ def _overview(run: StoredRun) -> dict[str, Any]:
         "status": run.status,
         "reason": summary.get("reason"),
         "finished": summary.get("provenance", {}).get("finished"),
-        "problem": run.problem,
+        "problem": run.damage,
     }
 
 
@@ -299,13 +301,22 @@ def _run_row(run: StoredRun) -> dict[str, Any]:
     }
 
 
-def _round_row(run: StoredRun, record: RoundRecord) -> dict[str, Any]:
+def _telling_apart(runs: Sequence[StoredRun]) -> list[str]:
+    """What identifies a run in a table of rounds: the usual, and all else in which they differ."""
+    configs = [flat(run.config) for run in runs]
+    names = dict.fromkeys(name for config in configs for name in config)
+    differing = (n for n in names if len({to_json(config.get(n)) for config in configs}) > 1)
+    return list(dict.fromkeys((*_IDENTITY, *differing)))
+
+
+def _round_row(run: StoredRun, record: RoundRecord, identity: Sequence[str]) -> dict[str, Any]:
     """One round of one run; per-client series are JSON lists in one cell."""
-    identity = {name: run.config.get(name) for name in _IDENTITY}
+    config = flat(run.config)
     measured = {
         "round": record.round,
         "accuracy": record.accuracy,
         "train_loss": record.train_loss,
+        "test_loss": record.test_loss,
         "joined": record.joined,
         "correct": record.correct,
         "total": record.total,
@@ -317,4 +328,4 @@ def _round_row(run: StoredRun, record: RoundRecord) -> dict[str, Any]:
         "extras": record.extras,
         "seconds": record.seconds,
     }
-    return {"key": run.key, **identity, **flat(measured)}
+    return {"key": run.key, **{name: config.get(name) for name in identity}, **flat(measured)}

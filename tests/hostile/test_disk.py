@@ -320,7 +320,7 @@ def test_a_damaged_result_is_not_shown_as_one_and_is_computed_again(
         if run.is_final:  # the bit of a blank between two fields
             assert run.summary == whole.summary
         else:
-            assert run.status == "damaged" and run.problem is not None and name in run.problem
+            assert run.status == "damaged" and run.damage is not None and name in run.damage
             assert Store(root).find(configured(data)) is None
         assert_same(execute(configured(data), Store(root), Options(data, workers=1)), whole)
 

@@ -124,7 +124,7 @@ def assert_same_bits(run: StoredRun, whole: StoredRun) -> None:
 def assert_nothing_damaged(store: Store) -> None:
     """Dying leaves a run that is whole or one to resume; damage would be something else."""
     for run in store.all():
-        problem = run.problem or ""
+        problem = run.damage or ""
         assert run.status in ("finished", "interrupted") or problem == "config.json is missing"
 
 
