@@ -59,22 +59,23 @@ class Comparison:
     better: tuple[int, int, int] | None
     """Clients on which the first run, the second, neither is better in its best round; None where
     the two do not have the same clients."""
-    remarks: Mapping[str, str]
-    """What other runs say of data that are not as published, by fingerprint."""
-
-    @property
-    def problems(self) -> tuple[str, str]:
-        """What each run learnt, in a line."""
-        said = remarks((self.a.run, self.b.run), self.remarks)
-        return _problem(self.a.run, said), _problem(self.b.run, said)
+    problems: tuple[str, str]
+    """What each run learnt, in a line."""
 
 
 def compare(
-    a: StoredRun, b: StoredRun, remarks: Mapping[str, str] = MappingProxyType({})
+    a: StoredRun, b: StoredRun, known: Mapping[str, str] = MappingProxyType({})
 ) -> Comparison:
-    """Put two runs side by side; an unfinished one is taken as far as it went."""
-    sides, differences = (_side(a), _side(b)), _different_settings(a.config, b.config)
-    return Comparison(*sides, differences, _figures(*sides), _clients(*sides), remarks)
+    """Put two runs side by side; an unfinished one is taken as far as it went. `known` has what
+    other runs say of data, by fingerprint."""
+    sides, said = (_side(a), _side(b)), remarks((a, b), known)
+    return Comparison(
+        *sides,
+        settings=_different_settings(a.config, b.config),
+        figures=_figures(*sides),
+        better=_clients(*sides),
+        problems=(_problem(a, said), _problem(b, said)),
+    )
 
 
 def _problem(run: StoredRun, said: Mapping[str, str]) -> str:

@@ -55,8 +55,11 @@ def compare(a: str, b: str, folder: Path | None, plot: Path | None) -> None:
 
 def _names(found: Comparison) -> tuple[str, str]:
     """What tells the runs apart in few words: settings that both have, at most three."""
-    words = {name: pair for name, pair in found.settings.items() if name != "data_fingerprint"}
-    told = [(name, pair) for name, pair in words.items() if None not in pair][:3]
+    told = [
+        (name, pair)
+        for name, pair in found.settings.items()
+        if None not in pair and name != "data_fingerprint"
+    ][:3]
     if not told:
         return "A", "B"
     sides = ([f"{name} {_shown(pair[k])}" for name, pair in told] for k in (0, 1))

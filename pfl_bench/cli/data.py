@@ -61,16 +61,23 @@ def _own_row(name: str, folder: Path) -> tuple[str, str, str, str]:
 
 
 def _prepared(name: str, folder: Path) -> str:
-    from pfl_bench.data import card, describe, note
+    from pfl_bench.data import card, describe
 
     try:
         with _reading(name):
             known, spec = card(name, "real", folder), describe(name, folder)
             size = (folder / spec.filename).stat().st_size
-            said = f"; {noted}" if (noted := note(name, folder)) else ""
+            said = _noted(name, folder)
     except UserError as error:
         return f"broken: {error}"
     return f"{spec.counted(known.samples)} samples, {size / 1e6:,.1f} MB{said}"
+
+
+def _noted(name: str, folder: Path) -> str:
+    """The user's note as it stands at the end of a line, if there is one."""
+    from pfl_bench.data import note
+
+    return f"; {said}" if (said := note(name, folder)) else ""
 
 
 def _reading(name: str) -> AbstractContextManager[object]:
@@ -205,7 +212,7 @@ def _size(size: str | None) -> tuple[int, int] | None:
 
 def _verdict(name: str, folder: Path) -> str:
     """One line on a prepared file, read anew; a `UserError` if it is broken."""
-    from pfl_bench.data import Card, describe, load, note
+    from pfl_bench.data import Card, describe, load
 
     with _reading(name):
         card = Card.of(load(name, "real", folder))
@@ -213,7 +220,7 @@ def _verdict(name: str, folder: Path) -> str:
         path = folder / spec.filename
     words = f", {card.vocabulary:,} words" if card.vocabulary else ""
     per_class = f"{card.smallest_class:,} to {card.largest_class:,} per class"
-    said = f"; {noted}" if (noted := note(name, folder)) else ""
+    said = _noted(name, folder)
     return (
         f"{name}: {spec.counted(card.samples)} samples of {_shape(card.shape)} {card.dtype} in "
         f"{card.classes} classes ({per_class}){words}, fingerprint {card.fingerprint}, {path}{said}"

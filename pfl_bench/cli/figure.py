@@ -238,7 +238,7 @@ def curves(algos: str | None, x: str, paper: bool, **options: Any) -> None:
     from pfl_bench.published import published_accuracy
 
     wanted, files = _asked(options, are_averaged=True)
-    names = algorithms(wanted.chosen.get("algo", SOME) if algos is None else algos)
+    names = algorithms(_several(algos, wanted.chosen))
     if paper and wanted.config(names[0]).source == "standin":
         raise UserError("--paper says nothing about a stand-in; it needs --source real")
     shown = methods(wanted, names, are_timed=x == "seconds")
@@ -263,7 +263,7 @@ def clients(algos: str | None, **options: Any) -> None:
     from pfl_bench.figures import clients as drawing
 
     wanted, files = _asked(options, are_averaged=True)
-    names = algorithms(wanted.chosen.get("algo", SOME) if algos is None else algos)
+    names = algorithms(_several(algos, wanted.chosen))
     shown = methods(wanted, names)
     files.write(
         f"clients-{_place(wanted.config(names[0]))}",
@@ -273,6 +273,10 @@ def clients(algos: str | None, **options: Any) -> None:
 
 def _method(algo: str | None, chosen: dict[str, Any]) -> str:
     return str(algo or chosen.get("algo", "fedcp"))
+
+
+def _several(algos: str | None, chosen: dict[str, Any]) -> str:
+    return str(chosen.get("algo", SOME) if algos is None else algos)
 
 
 def _place(config: RunConfig) -> str:

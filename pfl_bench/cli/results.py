@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import difflib
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -114,9 +114,7 @@ def export(
 
     import pandas as pd
 
-    names = _telling_apart(runs)
-    by_round = (_round_row(run, record, names) for run in runs for record in run.records())
-    frame = pd.DataFrame(by_round if rounds else map(_run_row, runs))
+    frame = pd.DataFrame(_round_rows(runs) if rounds else map(_run_row, runs))
     csv = frame.to_csv(index=False, lineterminator="\n")
     if out is None:
         click.echo(csv, nl=False)
@@ -301,17 +299,19 @@ def _run_row(run: StoredRun) -> dict[str, Any]:
     }
 
 
-def _telling_apart(runs: Sequence[StoredRun]) -> list[str]:
-    """What identifies a run in a table of rounds: the usual, and all else in which they differ."""
+def _round_rows(runs: Sequence[StoredRun]) -> Iterator[dict[str, Any]]:
+    """All rounds, each with what identifies its run: the usual, and all else that differs."""
     configs = [flat(run.config) for run in runs]
     names = dict.fromkeys(name for config in configs for name in config)
     differing = (n for n in names if len({to_json(config.get(n)) for config in configs}) > 1)
-    return list(dict.fromkeys((*_IDENTITY, *differing)))
+    telling = dict.fromkeys((*_IDENTITY, *differing))
+    for run, config in zip(runs, configs, strict=True):
+        identity = {"key": run.key, **{name: config.get(name) for name in telling}}
+        yield from (identity | _round_row(record) for record in run.records())
 
 
-def _round_row(run: StoredRun, record: RoundRecord, identity: Sequence[str]) -> dict[str, Any]:
-    """One round of one run; per-client series are JSON lists in one cell."""
-    config = flat(run.config)
+def _round_row(record: RoundRecord) -> dict[str, Any]:
+    """What was measured in a round; per-client series are JSON lists in one cell."""
     measured = {
         "round": record.round,
         "accuracy": record.accuracy,
@@ -328,4 +328,4 @@ def _round_row(run: StoredRun, record: RoundRecord, identity: Sequence[str]) -> 
         "extras": record.extras,
         "seconds": record.seconds,
     }
-    return {"key": run.key, **{name: config.get(name) for name in identity}, **flat(measured)}
+    return flat(measured)
