@@ -8,10 +8,8 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor
 
-from pfl_bench.algorithm import PersonalModelBeside
-from pfl_bench.client import Client, Message
-from pfl_bench.federation import Batch
-from pfl_bench.hyper import knob
+from pfl_bench.config import knob
+from pfl_bench.engine import Batch, Client, Message, PersonalModelBeside
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pfl_bench.algorithm import PersonalModelSent, ServerState, Spread, Start, Upload
-from pfl_bench.client import Client, Message
-from pfl_bench.hyper import knob
+from pfl_bench.config import knob
+from pfl_bench.engine import Client, Message, PersonalModelSent, ServerState, Spread, Start, Upload
 
 CHUNK = 8_192
 """Parameters handled at a time: no second copy of all models is made, and what is copied stays in

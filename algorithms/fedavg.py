@@ -6,7 +6,7 @@ cross-entropy, and averaged; the global model is scored on every client.
 
 from __future__ import annotations
 
-from pfl_bench.algorithm import Algorithm
+from pfl_bench.engine import Algorithm
 
 
 class FedAvg(Algorithm):

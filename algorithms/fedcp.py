@@ -18,15 +18,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pfl_bench import seeds
-from pfl_bench.algorithm import Algorithm
-from pfl_bench.client import Client, Message, Task
-from pfl_bench.errors import UserError
-from pfl_bench.federation import Batch
-from pfl_bench.hyper import knob
-from pfl_bench.layers import WideLinear
-from pfl_bench.losses import mmd
-from pfl_bench.models import Model
+from pfl_bench.base import UserError, seeds
+from pfl_bench.config import knob
+from pfl_bench.engine import Algorithm, Batch, Client, Message, Task
+from pfl_bench.models import Model, WideLinear, mmd
 
 PAPER = "FedCP"
 NORMS: dict[str, Callable[[int], nn.Module]] = {

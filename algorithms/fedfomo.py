@@ -16,10 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pfl_bench import seeds
-from pfl_bench.algorithm import PersonalModelSent, ServerState, Start, Upload
-from pfl_bench.client import Client, Message
-from pfl_bench.hyper import knob
+from pfl_bench.base import seeds
+from pfl_bench.config import knob
+from pfl_bench.engine import Client, Message, PersonalModelSent, ServerState, Start, Upload
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pfl_bench.algorithm import Algorithm
+from pfl_bench.engine import Algorithm
 
 
 class FedPer(Algorithm):

@@ -5,9 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pfl_bench.algorithm import Algorithm
-from pfl_bench.client import Client, Message
-from pfl_bench.hyper import knob
+from pfl_bench.config import knob
+from pfl_bench.engine import Algorithm, Client, Message
 
 
 @dataclass(frozen=True)

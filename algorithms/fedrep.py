@@ -11,9 +11,8 @@ from dataclasses import dataclass
 
 import torch.nn.functional as F
 
-from pfl_bench.algorithm import Algorithm
-from pfl_bench.client import Client, Message
-from pfl_bench.hyper import knob
+from pfl_bench.config import knob
+from pfl_bench.engine import Algorithm, Client, Message
 
 
 @dataclass(frozen=True)

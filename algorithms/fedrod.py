@@ -11,11 +11,8 @@ import copy
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pfl_bench.algorithm import Algorithm
-from pfl_bench.client import Client
-from pfl_bench.federation import Batch
-from pfl_bench.losses import balanced_softmax
-from pfl_bench.models import Model
+from pfl_bench.engine import Algorithm, Batch, Client
+from pfl_bench.models import Model, balanced_softmax
 
 
 class FedRoD(Algorithm):

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 
 import torch
 
-from pfl_bench.algorithm import Algorithm, ServerState, Upload, weighted_mean
-from pfl_bench.client import Client, Message
-from pfl_bench.hyper import knob
+from pfl_bench.config import knob
+from pfl_bench.engine import Algorithm, Client, Message, ServerState, Upload, weighted_mean
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ import click
 
 from benchmarks import rounds, scale, server
 from benchmarks.workloads import WORKLOADS
-from pfl_bench.files import write_atomically
-from pfl_bench.provenance import provenance
-from pfl_bench.runner import default_workers
+from pfl_bench.base import write_atomically
+from pfl_bench.execution import default_workers
+from pfl_bench.store import current_provenance
 
 SERVER_CLIENTS = (20, 100, 500)
 
@@ -46,7 +46,7 @@ def main(
 
 
 def measure_ratios(out: Path, workers: int, repeat: int, only: str) -> None:
-    found: dict[str, Any] = {"machine": provenance(), "workers": workers, "repeats": repeat}
+    found: dict[str, Any] = {"machine": current_provenance(), "workers": workers, "repeats": repeat}
     lines: list[str] = []
     rows = []
     for workload in (w for w in WORKLOADS if only in w.name):
@@ -128,7 +128,7 @@ def measure_scale(out: Path, workers: int, repeat: int, only: str, samples: int)
         ],
     )
     found = {
-        "machine": provenance(),
+        "machine": current_provenance(),
         "workers": workers,
         "samples": samples,
         "rows": [dataclasses.asdict(row) for row in rows],

@@ -16,10 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pfl_bench.client import Client, Message
-from pfl_bench.federation import EVALUATION_BATCH, Batch
-from pfl_bench.network import Network
-from pfl_bench.simulator import Simulator
+from pfl_bench.engine import EVALUATION_BATCH, Batch, Client, Message, Simulator
+from pfl_bench.models import Network
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,9 @@ from statistics import fmean
 
 from pfl_bench import data
 from pfl_bench.config import RunConfig
-from pfl_bench.schedule import makespan
+from pfl_bench.execution import makespan
+from pfl_bench.reporting.tables import load_table, work_per_round
 from pfl_bench.store import Store
-from pfl_bench.tableplan import work_per_round
-from pfl_bench.tablespec import load_table
 
 ROUNDS, SEEDS = 2000, 5
 ANCHOR = ("tinyimagenet", "resnet18")
@@ -30,7 +29,7 @@ ANCHOR = ("tinyimagenet", "resnet18")
 def main() -> None:
     results = Path(sys.argv[1] if len(sys.argv) > 1 else "results/quick")
     minutes = minutes_per_round(Store(results))
-    # As `tableplan` lists them: the first seed of every cell, then the second.
+    # As `plan` lists them: the first seed of every cell, then the second.
     runs = [ROUNDS * each / 60 for _ in range(SEEDS) for each in minutes.values()]
     longest = max(minutes, key=minutes.__getitem__)
     print(f"{len(runs)} runs of {ROUNDS} rounds: {sum(runs):,.0f} GPU hours in all")

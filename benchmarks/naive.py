@@ -17,13 +17,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from pfl_bench import seeds
-from pfl_bench.algorithm import build_network
-from pfl_bench.federation import Shard
-from pfl_bench.losses import mmd
-from pfl_bench.models import seeded
-from pfl_bench.network import Network
-from pfl_bench.simulator import Simulator
+from pfl_bench.base import seeds
+from pfl_bench.engine import Shard, Simulator, build_network
+from pfl_bench.models import Network, mmd, seeded
 
 LAMBDA = 5.0
 MU = 1.0

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from benchmarks.laps import contest, in_turns
 from benchmarks.workloads import CIFAR, Workload
-from pfl_bench.provenance import peak_memory
-from pfl_bench.simulator import Simulator
+from pfl_bench.engine import Simulator
+from pfl_bench.store import peak_memory
 
 CLIENTS = (20, 100, 500, 2000)
 ALGORITHMS = ("fedavg", "fedcp", "fedper", "fedrep", "ditto", "pfedme", "fedamp", "fedfomo")

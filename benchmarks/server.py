@@ -14,7 +14,7 @@ from torch import Tensor
 
 from benchmarks.laps import Ratio
 from benchmarks.workloads import CIFAR, Workload
-from pfl_bench.algorithm import ServerState, Upload
+from pfl_bench.engine import ServerState, Upload
 
 ROWS = 5
 """Clients for which a plain loop over all others is timed; the time for all follows from it."""

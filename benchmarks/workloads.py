@@ -11,10 +11,9 @@ import numpy as np
 
 from pfl_bench import data
 from pfl_bench.data import Dataset
-from pfl_bench.datasets import standin_text
-from pfl_bench.inspection import AGNEWS_VOCABULARY
-from pfl_bench.simulator import Simulator
-from pfl_bench.testing import toy_config, toy_partition
+from pfl_bench.data.standins import text as standin_text
+from pfl_bench.engine import Simulator
+from pfl_bench.plugins import AGNEWS_VOCABULARY, load_algorithm, toy_config, toy_partition
 
 CIFAR, TINY, TEXT = "Cifar shape", "Tiny-ImageNet shape", "AG News shape"
 
@@ -48,7 +47,9 @@ class Workload:
             rounds=rounds,
         )
         partition = toy_partition(config, dataset)
-        simulator = Simulator(config, dataset, partition, workers=workers)
+        simulator = Simulator(
+            load_algorithm(config.algo), config, dataset, partition, workers=workers
+        )
         simulator.prepare()
         return simulator
 

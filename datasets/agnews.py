@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pfl_bench.data import DatasetSpec
-from pfl_bench.datasets import convert, standin_text
-from pfl_bench.errors import UserError
+from pfl_bench.base import UserError
+from pfl_bench.data import DatasetSpec, convert
+from pfl_bench.data.standins import text as standin_text
 
 
 def prepare(out: Path, source: Path | None) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from pfl_bench.data import DatasetSpec
-from pfl_bench.datasets import convert, standin_images
+from pfl_bench.data import DatasetSpec, convert
+from pfl_bench.data.standins import images as standin_images
 
 
 def _cifar(classes: int, classes_per_client: int) -> DatasetSpec:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from pfl_bench.data import DatasetSpec
-from pfl_bench.datasets import convert, standin_images
-from pfl_bench.errors import UserError
+from pfl_bench.base import UserError
+from pfl_bench.data import DatasetSpec, convert
+from pfl_bench.data.standins import images as standin_images
 
 
 def prepare(out: Path, source: Path | None) -> None:

@@ -3,6 +3,6 @@
 Importing the package is cheap: torch is imported by the modules that compute.
 """
 
-from pfl_bench.version import VERSION as __version__
+from pfl_bench.base import VERSION as __version__
 
 __all__ = ["__version__"]

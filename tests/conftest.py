@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pfl_bench.store import Store
+from pfl_bench.store.store import Store
 
 sys.path.insert(0, str(Path(__file__).parent))
 

@@ -9,12 +9,12 @@ from typing import Any
 
 from toy import toy_config
 
-from pfl_bench.config import RunConfig
-from pfl_bench.records import RoundRecord, summarise
-from pfl_bench.settings import Profile
-from pfl_bench.storedrun import StoredRun
-from pfl_bench.tableplan import CellPlan, TablePlan
-from pfl_bench.tablespec import Cell, Published, TableSpec
+from pfl_bench.config.options import Profile
+from pfl_bench.config.run_config import RunConfig
+from pfl_bench.reporting.tables.plan import CellPlan, TablePlan
+from pfl_bench.reporting.tables.spec import Cell, Published, TableSpec
+from pfl_bench.store.records import RoundRecord, summarise
+from pfl_bench.store.stored_run import StoredRun
 
 Place = tuple[str, str]
 PROFILE = Profile("quick", "for tests", {}, {}, {})

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pfl_bench.config import RunConfig
-from pfl_bench.experiment import configure
-from pfl_bench.records import RoundRecord
-from pfl_bench.settings import Profile, load_profile
-from pfl_bench.store import Store
-from pfl_bench.storedrun import StoredRun
-from pfl_bench.tablespec import TableSpec, load_table
+from pfl_bench.config.options import Profile, load_profile
+from pfl_bench.config.run_config import RunConfig
+from pfl_bench.execution.configuration import configure
+from pfl_bench.reporting.tables.spec import TableSpec, load_table
+from pfl_bench.store.records import RoundRecord
+from pfl_bench.store.store import Store
+from pfl_bench.store.stored_run import StoredRun
 
 TABLE = """
 caption: made-up figures

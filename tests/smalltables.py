@@ -9,21 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from pfl_bench import registry
-from pfl_bench.records import RoundRecord
-from pfl_bench.registry import load_plugin
-from pfl_bench.runner import Options, execute
-from pfl_bench.settings import Profile
-from pfl_bench.store import Store
-from pfl_bench.tableplan import TablePlan, plan_table
-from pfl_bench.tablespec import Cell, TableSpec
+from pfl_bench.config.options import Profile
+from pfl_bench.execution.runner import Options, execute
+from pfl_bench.plugins import registry
+from pfl_bench.plugins.registry import load_plugin
+from pfl_bench.reporting.tables.plan import TablePlan, plan_table
+from pfl_bench.reporting.tables.spec import Cell, TableSpec
+from pfl_bench.store.records import RoundRecord
+from pfl_bench.store.store import Store
 
 PROFILE = Profile("tiny", "", {"source": "standin", "rounds": 2, "fraction": 0.02}, {}, {})
 CHOSEN = {"dataset": "mnist", "clients": 3, "beta": 1.0}
 
 PLUGIN = """
 import os, signal, time
-from pfl_bench.algorithm import Algorithm
+from pfl_bench.engine.algorithm import Algorithm
 
 class Own(Algorithm):
     title, summary, citation, scored_model = "Own", "Own.", "none", "the global model"

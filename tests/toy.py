@@ -1,11 +1,11 @@
-"""The small problems of `pfl_bench.testing`, under a short name for the tests beside this file."""
+"""The small problems of `pfl_bench.plugins`, under a short name for the tests beside this file."""
 
 import dataclasses
 
 import numpy as np
 
-from pfl_bench.data import Dataset
-from pfl_bench.testing import (
+from pfl_bench.data.registry import Dataset
+from pfl_bench.plugins.testing import (
     toy_algorithm,
     toy_client,
     toy_config,

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from pfl_bench.base import VERSION, UserError, heed_no_more, terminable
 from pfl_bench.cli.compare import compare
 from pfl_bench.cli.data import data
 from pfl_bench.cli.describe import list_, show
@@ -19,9 +20,6 @@ from pfl_bench.cli.report import report
 from pfl_bench.cli.results import results
 from pfl_bench.cli.run import INTERRUPTED, run
 from pfl_bench.cli.table import table
-from pfl_bench.errors import UserError
-from pfl_bench.stopping import heed_no_more, terminable
-from pfl_bench.version import VERSION
 
 
 class Commands(click.Group):

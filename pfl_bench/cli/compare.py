@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pfl_bench.base import results_dir, standard_output, user_path
 from pfl_bench.cli.results import named_run
-from pfl_bench.console import standard_output
-from pfl_bench.paths import results_dir, user_path
 from pfl_bench.store import Store
 
 if TYPE_CHECKING:
-    from pfl_bench.comparison import Comparison
+    from pfl_bench.reporting import Comparison
 
 
 @click.command()
@@ -32,8 +31,8 @@ def compare(a: str, b: str, folder: Path | None, plot: Path | None) -> None:
     """Put two stored results side by side: settings, figures and curves.
 
     A and B are the beginnings of keys as `results list` prints them, or folders of runs."""
-    from pfl_bench import comparison
-    from pfl_bench.picture import picture_format
+    from pfl_bench.base import picture_format
+    from pfl_bench.reporting import comparison
 
     if plot is not None:
         picture_format(plot)  # a mistake is told before anything is printed
@@ -79,7 +78,7 @@ def _print_settings(found: Comparison) -> None:
 
 
 def _print_figures(found: Comparison) -> None:
-    from pfl_bench.sheet import signed
+    from pfl_bench.reporting.tables import signed
 
     rows = []
     for one in found.figures:
@@ -100,7 +99,7 @@ def _print_clients(found: Comparison) -> None:
 
 
 def _print_curves(found: Comparison) -> None:
-    from pfl_bench.comparison import bars
+    from pfl_bench.reporting import bars
 
     curves = {"A": found.a.curve, "B": found.b.curve}
     values = [value for curve in curves.values() for _, value in curve]

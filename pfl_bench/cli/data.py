@@ -8,8 +8,7 @@ from pathlib import Path
 
 import click
 
-from pfl_bench.errors import UserError, shown
-from pfl_bench.paths import user_path
+from pfl_bench.base import UserError, shown, user_path
 
 data_dir_option = click.option(
     "--data-dir",
@@ -30,8 +29,8 @@ def list_command(data_dir: str | None) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from pfl_bench.base import data_dir as resolve
     from pfl_bench.data import broken, own_names, specs
-    from pfl_bench.paths import data_dir as resolve
 
     folder = resolve(data_dir)
     table = Table("name", "title", "shape", "classes", "stand-in", "prepared")
@@ -113,8 +112,8 @@ def prepare(
 
     NAME is one of `pfl-bench data list`, or a new name for a set of your own.
     """
+    from pfl_bench.base import data_dir as resolve
     from pfl_bench.data import specs, write_note
-    from pfl_bench.paths import data_dir as resolve
 
     folder = resolve(data_dir)
     origin = _existing(source)
@@ -144,8 +143,8 @@ def note_command(name: str, text: str, data_dir: str | None) -> None:
 
     It is kept with every result from then on; an empty TEXT takes it back.
     """
+    from pfl_bench.base import data_dir as resolve
     from pfl_bench.data import card, write_note
-    from pfl_bench.paths import data_dir as resolve
 
     folder = resolve(data_dir)
     card(name, "real", folder)  # refuses what is not there
@@ -173,9 +172,8 @@ def _prepare_own(
     name: str, folder: Path, origin: Path | None, size: str | None, force: bool
 ) -> None:
     """A folder is an image set, a CSV file a text set."""
-    from pfl_bench.data import check_name, own_names, specs
-    from pfl_bench.datasets import convert
-    from pfl_bench.errors import unknown
+    from pfl_bench.base import unknown
+    from pfl_bench.data import check_name, convert, own_names, specs
 
     check_name(name)
     if origin is None:
@@ -236,8 +234,8 @@ def check(context: click.Context, names: tuple[str, ...], data_dir: str | None) 
 
     Without NAMES all that the folder holds. The exit code is 2 if any file is broken.
     """
+    from pfl_bench.base import data_dir as resolve
     from pfl_bench.data import own_names, specs
-    from pfl_bench.paths import data_dir as resolve
 
     folder = resolve(data_dir)
     present = [name for name, spec in specs().items() if (folder / spec.filename).exists()]

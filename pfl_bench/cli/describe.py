@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from pfl_bench.errors import unknown
+from pfl_bench.base import unknown
 
 
 @click.command("list")
@@ -31,7 +31,7 @@ def list_(kind: str, plugins: tuple[str, ...], data_dir: str | None) -> None:
 
 
 def _algorithms(plugins: tuple[str, ...]) -> list[tuple[str, str]]:
-    from pfl_bench.registry import algorithm_names, broken_plugins, load_algorithm, load_plugin
+    from pfl_bench.plugins import algorithm_names, broken_plugins, load_algorithm, load_plugin
 
     for plugin in plugins:
         load_plugin(Path(plugin))
@@ -43,8 +43,8 @@ def _algorithms(plugins: tuple[str, ...]) -> list[tuple[str, str]]:
 
 
 def _datasets(data_dir: str | None) -> list[tuple[str, str]]:
+    from pfl_bench.base import data_dir as resolve
     from pfl_bench.data import own_names, specs
-    from pfl_bench.paths import data_dir as resolve
 
     folder = resolve(data_dir)
     known = [
@@ -66,13 +66,13 @@ def _models() -> list[tuple[str, str]]:
 
 
 def _profiles() -> list[tuple[str, str]]:
-    from pfl_bench.settings import load_profile, profile_names
+    from pfl_bench.config import load_profile, profile_names
 
     return [(name, " ".join(load_profile(name).about.split())) for name in profile_names()]
 
 
 def _settings() -> list[tuple[str, str]]:
-    from pfl_bench.datasets.partition import SETTINGS
+    from pfl_bench.data import SETTINGS
 
     meanings = {
         "practical": "each class is dealt by a draw from Dir(β) over the clients (--beta)",
@@ -103,13 +103,13 @@ def show(
     data_dir: str | None,
 ) -> None:
     """What a method does, its hyper-parameters, what it keeps, sends and scores."""
-    from pfl_bench import data, paths
+    from pfl_bench import data
+    from pfl_bench.base import paths
     from pfl_bench.cli.run import assignments
-    from pfl_bench.hyper import knobs, resolve
-    from pfl_bench.inspection import footprint
+    from pfl_bench.config import knobs, resolve
+    from pfl_bench.engine import RECORDABLE
     from pfl_bench.models import model_spec
-    from pfl_bench.registry import load_algorithm, load_plugin
-    from pfl_bench.tally import RECORDABLE
+    from pfl_bench.plugins import footprint, load_algorithm, load_plugin
 
     for plugin in plugins:
         load_plugin(Path(plugin))

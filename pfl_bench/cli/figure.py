@@ -7,17 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pfl_bench.cli import commas
+from pfl_bench.base import COLUMN, FORMATS, PAGE, UserError, unknown, user_path
 from pfl_bench.cli.run import setting_options
-from pfl_bench.errors import UserError, unknown
-from pfl_bench.paths import user_path
-from pfl_bench.picture import COLUMN, FORMATS, PAGE
-from pfl_bench.settings import SETTINGS
+from pfl_bench.cli.shared import commas
+from pfl_bench.config import SETTINGS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from pfl_bench.cli.figureruns import Wanted
+    from pfl_bench.cli.shared import Wanted
     from pfl_bench.config import RunConfig
 
 Command = Callable[..., Any]
@@ -117,7 +115,7 @@ _HOW = ("profile", "data_dir", "config_file", "sets", "plugins", "results_folder
 
 def _asked(options: dict[str, Any], are_averaged: bool = False) -> tuple[Wanted, Files]:
     """What to draw from and where to put it, all checked before anything runs."""
-    from pfl_bench.cli.figureruns import read
+    from pfl_bench.cli.shared import read
 
     files = Files(options.pop("out"), options.pop("formats"), options.pop("width"))
     how = {name: options.pop(name) for name in _HOW if name in options}
@@ -138,8 +136,8 @@ def list_() -> None:
 @_output
 def distribution(**options: Any) -> None:
     """Samples per class and client, a circle each."""
-    from pfl_bench.cli.figureruns import dealt
-    from pfl_bench.figures import distribution as drawing
+    from pfl_bench.cli.shared import dealt
+    from pfl_bench.reporting.figures import distribution as drawing
 
     wanted, files = _asked(options)
     config, dataset, partition = dealt(wanted)
@@ -159,8 +157,8 @@ def distribution(**options: Any) -> None:
 @_output
 def convergence(algo: str | None, **options: Any) -> None:
     """Training loss and test accuracy before and after local learning, per iteration."""
-    from pfl_bench.cli.figureruns import methods
-    from pfl_bench.figures import convergence as drawing
+    from pfl_bench.cli.shared import methods
+    from pfl_bench.reporting.figures import convergence as drawing
 
     wanted, files = _asked(options)
     (method,) = methods(wanted, [_method(algo, wanted.chosen)], drawing.SERIES)
@@ -179,8 +177,8 @@ def convergence(algo: str | None, **options: Any) -> None:
 @_output
 def policy(algo: str | None, client: int, **options: Any) -> None:
     """FedCP's policy: a client's PIR over iterations, the distribution of s on every client."""
-    from pfl_bench.cli.figureruns import methods
-    from pfl_bench.figures import policy as drawing
+    from pfl_bench.cli.shared import methods
+    from pfl_bench.reporting.figures import policy as drawing
 
     wanted, files = _asked(options)
     name = _method(algo, wanted.chosen)
@@ -205,8 +203,8 @@ def policy(algo: str | None, client: int, **options: Any) -> None:
 @_output
 def gradcam(algo: str | None, client: int, samples: int, layer: str | None, **options: Any) -> None:
     """Grad-CAM of test samples with only the global or only the personalized head of FedCP."""
-    from pfl_bench.cli.figureruns import trained_model
-    from pfl_bench.figures import gradcam as drawing
+    from pfl_bench.cli.shared import trained_model
+    from pfl_bench.reporting.figures import gradcam as drawing
 
     wanted, files = _asked(options)
     name = _method(algo, wanted.chosen)
@@ -233,9 +231,9 @@ def gradcam(algo: str | None, client: int, samples: int, layer: str | None, **op
 @_output
 def curves(algos: str | None, x: str, paper: bool, **options: Any) -> None:
     """Accuracy over iterations, communicated bytes or seconds, several methods, all seeds."""
-    from pfl_bench.cli.figureruns import algorithms, methods
-    from pfl_bench.figures import curves as drawing
-    from pfl_bench.published import published_accuracy
+    from pfl_bench.cli.shared import algorithms, methods
+    from pfl_bench.reporting import published_accuracy
+    from pfl_bench.reporting.figures import curves as drawing
 
     wanted, files = _asked(options, are_averaged=True)
     names = algorithms(_several(algos, wanted.chosen))
@@ -259,8 +257,8 @@ def curves(algos: str | None, x: str, paper: bool, **options: Any) -> None:
 @_output
 def clients(algos: str | None, **options: Any) -> None:
     """The accuracy of every client and its spread, several methods."""
-    from pfl_bench.cli.figureruns import algorithms, methods
-    from pfl_bench.figures import clients as drawing
+    from pfl_bench.cli.shared import algorithms, methods
+    from pfl_bench.reporting.figures import clients as drawing
 
     wanted, files = _asked(options, are_averaged=True)
     names = algorithms(_several(algos, wanted.chosen))
@@ -289,7 +287,7 @@ class Files:
     leaves that to the figure."""
 
     def __init__(self, out: str, formats: str | None, width: str | None):
-        from pfl_bench.picture import picture_format
+        from pfl_bench.base import picture_format
 
         self.width = None if width is None else WIDTHS[width]
         self._path = user_path(out)
@@ -303,11 +301,11 @@ class Files:
                 raise UserError(f"--format {formats} contradicts --out {out}")
 
     def write(self, name: str, draw: Callable[[], Figure]) -> None:
-        from pfl_bench import picture
+        from pfl_bench.base import plot_style
 
         paths = [self._file] if self._file else [self._path / f"{name}.{f}" for f in self._formats]
-        with picture.drawing(name, picture.PAPER):
-            picture.save(draw(), *paths, dpi=picture.PRINT_DPI)
+        with plot_style.drawing(name, plot_style.PAPER):
+            plot_style.save(draw(), *paths, dpi=plot_style.PRINT_DPI)
         for path in paths:
             click.echo(f"wrote {path}")
 

@@ -15,9 +15,7 @@ from string import Template
 
 import click
 
-from pfl_bench.errors import UserError, shown
-from pfl_bench.files import write_atomically
-from pfl_bench.paths import user_path
+from pfl_bench.base import UserError, shown, user_path, write_atomically
 
 LONGEST_NAME = 80
 
@@ -45,7 +43,7 @@ def new(name: str, out: str) -> None:
 
 
 def _check_name(name: str) -> None:
-    from pfl_bench.registry import algorithm_names
+    from pfl_bench.plugins import algorithm_names
 
     if not re.fullmatch(f"[a-z][a-z0-9_]{{,{LONGEST_NAME - 1}}}", name) or keyword.iskeyword(name):
         raise UserError(
@@ -72,5 +70,7 @@ def _check_hides_nothing(name: str) -> None:
 
 
 def _filled(template: str, name: str, title: str) -> str:
-    text = (resources.files("pfl_bench") / "templates" / template).read_text(encoding="utf-8")
+    text = (resources.files("pfl_bench.plugins") / "templates" / template).read_text(
+        encoding="utf-8"
+    )
     return Template(text).substitute(name=name, title=title)

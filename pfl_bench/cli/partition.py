@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from pfl_bench.config import RunConfig
-    from pfl_bench.data import Dataset
-    from pfl_bench.datasets.partition import Partition
+    from pfl_bench.data import Dataset, Partition
 
 MANY_CLASSES = 20
 MANY_CLIENTS = 60
@@ -40,11 +39,11 @@ def partition(
     What `pfl-bench run` would use with the same options: a profile applies, and the quick one takes
     a part of the data (--fraction 1 takes all of it).
     """
-    from pfl_bench.cli import figureruns
+    from pfl_bench.cli.shared import figure_runs
     from pfl_bench.data import problem
 
-    wanted = figureruns.read(settings, profile=profile, data_dir=data_dir, config_file=config_file)
-    config, dataset, dealt = figureruns.dealt(wanted)
+    wanted = figure_runs.read(settings, profile=profile, data_dir=data_dir, config_file=config_file)
+    config, dataset, dealt = figure_runs.dealt(wanted)
     histogram = dealt.histogram(dataset.y, dataset.classes)
     if as_json:
         click.echo(_as_json(config, wanted.profile.name, dataset, dealt, histogram))

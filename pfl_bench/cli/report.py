@@ -38,13 +38,13 @@ def report(
     Tables beside the paper's, curves, accuracy per client, costs, and every run with the command
     that makes it again. The page needs no network. Nothing is trained.
     """
-    from pfl_bench import paths
-    from pfl_bench.cli import commas
-    from pfl_bench.registry import load_plugin
-    from pfl_bench.report import write_report
-    from pfl_bench.settings import load_profile, profile_names
+    from pfl_bench.base import paths
+    from pfl_bench.cli.shared import commas
+    from pfl_bench.config import load_profile, profile_names
+    from pfl_bench.plugins import load_plugin
+    from pfl_bench.reporting.report import write_report
+    from pfl_bench.reporting.tables import load_table, table_names
     from pfl_bench.store import Store
-    from pfl_bench.tablespec import load_table, table_names
 
     for plugin in plugins:
         load_plugin(Path(plugin))

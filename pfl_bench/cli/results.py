@@ -11,18 +11,21 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from pfl_bench.comparison import bars, scored
+from pfl_bench.base import (
+    UserError,
+    results_dir,
+    shown,
+    standard_output,
+    unknown,
+    user_path,
+    write_atomically,
+)
 from pfl_bench.config import SOURCE_LABELS
-from pfl_bench.console import standard_output
-from pfl_bench.errors import UserError, shown, unknown
-from pfl_bench.files import write_atomically
-from pfl_bench.paths import results_dir, user_path
-from pfl_bench.records import flat, to_json
-from pfl_bench.store import Store
-from pfl_bench.storedrun import StoredRun, read_run
+from pfl_bench.reporting import bars, scored
+from pfl_bench.store import Store, StoredRun, flat, read_run, to_json
 
 if TYPE_CHECKING:
-    from pfl_bench.records import RoundRecord
+    from pfl_bench.store import RoundRecord
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pfl_bench.cli.backend import backend_options, hired, run_seeds
-from pfl_bench.errors import UserError, shown, unknown
-from pfl_bench.paths import user_path
-from pfl_bench.settings import SETTINGS, Profile, checked, load_profile
+from pfl_bench.base import UserError, shown, unknown, user_path
+from pfl_bench.cli.shared import backend_options, hired, run_seeds
+from pfl_bench.config import SETTINGS, Profile, checked, load_profile
 
 if TYPE_CHECKING:
     from pfl_bench.config import RunConfig
-    from pfl_bench.storedrun import StoredRun
+    from pfl_bench.store import StoredRun
 
 INTERRUPTED = 130
 FAILED = 1
@@ -89,14 +88,18 @@ def run(
     """Train one algorithm, or return its stored result at once.
 
     Defaults are the paper's; the profile may say otherwise (`pfl-bench list profiles`)."""
-    from pfl_bench import paths
-    from pfl_bench.cli.display import outcome, report, time_profile, watch
-    from pfl_bench.experiment import configure
-    from pfl_bench.registry import load_plugin
-    from pfl_bench.runner import Options, choose_device
+    from pfl_bench.base import paths
+    from pfl_bench.cli.views import outcome, report, time_profile, watch_run
+    from pfl_bench.execution import (
+        Crew,
+        Options,
+        check_installed,
+        choose_device,
+        configure,
+        execute_logged,
+    )
+    from pfl_bench.plugins import load_plugin
     from pfl_bench.store import Store
-    from pfl_bench.tablerun import Crew
-    from pfl_bench.tensorboard import check_installed, execute_logged
 
     if quiet or as_json:
         logging.getLogger("pfl_bench").setLevel(logging.WARNING)
@@ -146,7 +149,7 @@ def run(
                 configs, options.partition, chosen_profile, store, crew, hire, quiet or as_json
             )
         for config in configs if hire is None else ():
-            with watch(config, quiet=quiet or as_json) as watcher:
+            with watch_run(config, quiet=quiet or as_json) as watcher:
                 ended.append((config, execute_logged(config, store, options, watcher)))
             if profile_time:
                 click.echo(time_profile(watcher.seconds), err=as_json)
@@ -186,7 +189,7 @@ def gather(
 ) -> Asked:
     """What the file and the flags say; flags win, and an empty key says nothing. A folder of real
     data given by hand is meant to be used."""
-    from pfl_bench.yamlfile import read_yaml
+    from pfl_bench.base import read_yaml
 
     content = {} if config_file is None else read_yaml(user_path(config_file))
     extra = {key: content.pop(key) for key in _FILE_ONLY if key in content}

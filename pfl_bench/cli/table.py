@@ -9,17 +9,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pfl_bench.cli import commas
-from pfl_bench.cli.backend import backend_options, hired
-from pfl_bench.errors import UserError
-from pfl_bench.paths import user_path
-from pfl_bench.settings import Profile, load_profile
-from pfl_bench.tablespec import TableSpec, load_table, table_names
+from pfl_bench.base import UserError, user_path
+from pfl_bench.cli.shared import backend_options, commas, hired
+from pfl_bench.config import Profile, load_profile
+from pfl_bench.reporting.tables import TableSpec, load_table, table_names
 
 if TYPE_CHECKING:
+    from pfl_bench.execution import Crew, Hire
+    from pfl_bench.reporting.tables import Place, TablePlan
     from pfl_bench.store import Store
-    from pfl_bench.tableplan import Place, TablePlan
-    from pfl_bench.tablerun import Crew, Hire
 
 FAILED = 1
 
@@ -90,14 +88,13 @@ def table(
     Stored results are taken, missing ones run; interrupted, the same command continues.
     `pfl-bench table list` says how much of each table is stored.
     """
-    from pfl_bench import paths
+    from pfl_bench.base import paths
     from pfl_bench.cli.run import assignments
-    from pfl_bench.figures import tablecurves
-    from pfl_bench.registry import load_plugin
+    from pfl_bench.execution import Crew, check_installed
+    from pfl_bench.plugins import load_plugin
+    from pfl_bench.reporting.figures import tablecurves
+    from pfl_bench.reporting.tables import known_to, plan_table
     from pfl_bench.store import Store
-    from pfl_bench.tableplan import known_to, plan_table
-    from pfl_bench.tablerun import Crew
-    from pfl_bench.tensorboard import check_installed
 
     if dry_run and render_only:
         raise UserError("--dry-run and --render-only exclude each other")
@@ -161,7 +158,7 @@ def _refuse(options: dict[str, object]) -> None:
 
 def _list(profile: Profile, seeds: int, store: Store, data_dir: Path, has_folder: bool) -> None:
     """How much of each table is stored; the runs that several cells share count once."""
-    from pfl_bench.tableplan import known_to, plan_table
+    from pfl_bench.reporting.tables import known_to, plan_table
 
     click.echo(f"[{profile.name} profile, {seeds} seed(s), results in {store.root}]")
     names = table_names()
@@ -187,10 +184,9 @@ def _stored_count(plan: TablePlan) -> int:
 
 
 def _show_plan(plan: TablePlan, store: Store, data_dir: Path, jobs: int, on_cluster: bool) -> None:
-    from pfl_bench.cli.display import duration
-    from pfl_bench.cli.tableview import print_grid
-    from pfl_bench.schedule import longest_first, makespan
-    from pfl_bench.tableplan import Pace, estimate, foresee, known_to, plan_table
+    from pfl_bench.cli.views import duration, print_grid
+    from pfl_bench.execution import longest_first, makespan
+    from pfl_bench.reporting.tables import Pace, estimate, foresee, known_to, plan_table
 
     plan = foresee(plan, data_dir)
     spec = plan.spec
@@ -249,22 +245,22 @@ def _run(
     plan: TablePlan, store: Store, crew: Crew, hire: Hire | None
 ) -> tuple[TablePlan, list[str]]:
     """The plan once all that is missing has run, and a sentence for each run that failed."""
-    from pfl_bench.cli.tableview import label, watch
-    from pfl_bench.tableplan import Pace
-    from pfl_bench.tablerun import check_runnable, run_missing
+    from pfl_bench.cli.views import label, watch_table
+    from pfl_bench.execution import check_runnable, run_missing
+    from pfl_bench.reporting.tables import Pace
 
     check_runnable(plan)
     runs = {run.config.key: run for run in plan.missing()}
     if not runs:
         return plan, []
-    with watch(plan, Pace.of(store)) as watcher:
+    with watch_table(plan, Pace.of(store)) as watcher:
         plan, errors = run_missing(plan, store, crew, watcher, hire)
     return plan, [f"{label(runs[key])}: {error}" for key, error in errors.items()]
 
 
 def _render(plan: TablePlan, out: str | None, curves: bool = False) -> None:
-    from pfl_bench.figures import tablecurves
-    from pfl_bench.render import to_terminal, write_all
+    from pfl_bench.reporting.figures import tablecurves
+    from pfl_bench.reporting.tables import to_terminal, write_all
 
     to_terminal(plan)
     if out is None:

@@ -15,13 +15,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from toy import toy_algorithm, toy_client, toy_config, toy_simulator
 
-from pfl_bench.algorithm import Algorithm
-from pfl_bench.client import Client, Message
-from pfl_bench.config import RunConfig
-from pfl_bench.data import Dataset
-from pfl_bench.federation import Batch
-from pfl_bench.records import RoundRecord
-from pfl_bench.simulator import Simulator
+from pfl_bench.config.run_config import RunConfig
+from pfl_bench.data.registry import Dataset
+from pfl_bench.engine.algorithm import Algorithm
+from pfl_bench.engine.batches import Batch
+from pfl_bench.engine.client import Client, Message
+from pfl_bench.engine.simulator import Simulator
+from pfl_bench.store.records import RoundRecord
 
 MODEL = ("extractor", "head")
 PERSONAL_MODEL = ("personal_extractor", "personal_head")

@@ -23,8 +23,8 @@ from by_hand import (
 )
 from toy import toy_config
 
-from pfl_bench.client import Client
-from pfl_bench.errors import UserError
+from pfl_bench.base.errors import UserError
+from pfl_bench.engine.client import Client
 
 
 @pytest.mark.parametrize("mu", [0.1, 1.0, 6.0])

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 from toy import toy_algorithm, toy_client, toy_config, toy_run, toy_simulator
 
-from pfl_bench.algorithm import Algorithm, Upload
 from pfl_bench.algorithms import fedamp
 from pfl_bench.algorithms.fedamp import attention, mix, squared_distances
-from pfl_bench.client import Client
-from pfl_bench.errors import UserError
-from pfl_bench.federation import Batch
+from pfl_bench.base.errors import UserError
+from pfl_bench.engine.algorithm import Algorithm, Upload
+from pfl_bench.engine.batches import Batch
+from pfl_bench.engine.client import Client
 
 
 def random_models(count: int, seed: int = 0, size: int = 40, spread: float = 0.2) -> list[Tensor]:

@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from by_hand import MODEL, assert_holds, correct_predictions, finished, plain_model
 from toy import toy_client, toy_config, toy_dataset, toy_partition, toy_simulator
 
-from pfl_bench import seeds
-from pfl_bench.client import Client, Message
-from pfl_bench.errors import UserError
+from pfl_bench.base import seeds
+from pfl_bench.base.errors import UserError
+from pfl_bench.engine.client import Client, Message
 
 
 def test_one_client_with_full_participation_is_plain_sgd() -> None:

@@ -15,12 +15,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from toy import toy_algorithm, toy_client, toy_config, toy_run, toy_simulator, toy_text
 
-from pfl_bench.algorithm import Start, Upload
 from pfl_bench.algorithms.fedcp import FedCP, PolicyNetwork
-from pfl_bench.client import Client, Message
-from pfl_bench.errors import UserError
-from pfl_bench.hyper import resolve
-from pfl_bench.records import same_result
+from pfl_bench.base.errors import UserError
+from pfl_bench.config.hyper import resolve
+from pfl_bench.engine.algorithm import Start, Upload
+from pfl_bench.engine.client import Client, Message
+from pfl_bench.store.records import same_result
 
 Values = Mapping[str, Any]
 

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 from toy import toy_algorithm, toy_client, toy_config, toy_simulator
 
-from pfl_bench.algorithm import Start, Upload
 from pfl_bench.algorithms.fedfomo import FedFomo, first_order_weights
-from pfl_bench.client import Client, Message
-from pfl_bench.errors import UserError
+from pfl_bench.base.errors import UserError
+from pfl_bench.engine.algorithm import Start, Upload
+from pfl_bench.engine.client import Client, Message
 
 
 def make(index: int = 0, round: int = 1, **hyper: Any) -> tuple[FedFomo, Client, Start]:

@@ -17,7 +17,7 @@ from by_hand import (
 )
 from toy import toy_config
 
-from pfl_bench.errors import UserError
+from pfl_bench.base.errors import UserError
 
 
 def test_a_round_is_sgd_on_the_received_extractor_and_the_own_head_together(

@@ -13,12 +13,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from toy import colour_dataset, toy_algorithm, toy_client, toy_config, toy_simulator
 
-from pfl_bench.algorithm import Start
 from pfl_bench.algorithms.fedphp import FedPHP
-from pfl_bench.client import Client
-from pfl_bench.errors import UserError
-from pfl_bench.federation import Batch
-from pfl_bench.models import Model
+from pfl_bench.base.errors import UserError
+from pfl_bench.engine.algorithm import Start
+from pfl_bench.engine.batches import Batch
+from pfl_bench.engine.client import Client
+from pfl_bench.models.backbones import Model
 
 
 def make(hyper: Mapping[str, Any] | None = None, round: int = 1) -> tuple[FedPHP, Client, Start]:

@@ -21,8 +21,8 @@ from by_hand import (
 )
 from toy import toy_config
 
-from pfl_bench.errors import UserError
-from pfl_bench.records import same_result
+from pfl_bench.base.errors import UserError
+from pfl_bench.store.records import same_result
 
 
 @pytest.mark.parametrize("mu", [0.001, 1.0, 8.0])

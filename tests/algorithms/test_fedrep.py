@@ -21,10 +21,10 @@ from by_hand import (
 from torch import Tensor, nn
 from toy import toy_algorithm, toy_client, toy_config, toy_text
 
-from pfl_bench.client import Client
-from pfl_bench.errors import UserError
-from pfl_bench.federation import Batch
-from pfl_bench.models import Model
+from pfl_bench.base.errors import UserError
+from pfl_bench.engine.batches import Batch
+from pfl_bench.engine.client import Client
+from pfl_bench.models.backbones import Model
 
 
 @pytest.mark.parametrize("head_epochs", [1, 5])

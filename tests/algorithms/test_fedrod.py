@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from toy import toy_algorithm, toy_client, toy_config, toy_simulator
 
-from pfl_bench.client import Client
-from pfl_bench.errors import UserError
-from pfl_bench.federation import Shard
+from pfl_bench.base.errors import UserError
+from pfl_bench.engine.batches import Shard
+from pfl_bench.engine.client import Client
 
 
 def modules(client: Client) -> tuple[nn.Module, nn.Module, nn.Module]:

@@ -22,9 +22,9 @@ from by_hand import (
 from torch import Tensor
 from toy import toy_algorithm, toy_config, toy_simulator
 
-from pfl_bench.errors import UserError
-from pfl_bench.federation import Batch
-from pfl_bench.records import same_result
+from pfl_bench.base.errors import UserError
+from pfl_bench.engine.batches import Batch
+from pfl_bench.store.records import same_result
 
 
 def mean_label(batch: Batch) -> float:

@@ -23,8 +23,8 @@ from by_hand import (
 from torch import Tensor
 from toy import toy_algorithm, toy_config, toy_simulator
 
-from pfl_bench.algorithm import Upload
-from pfl_bench.errors import UserError
+from pfl_bench.base.errors import UserError
+from pfl_bench.engine.algorithm import Upload
 
 
 def test_updates_on_a_quadratic_are_those_computed_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,10 +10,10 @@ from cases import Reached
 from prepared import NAME, prepare_toy
 from processes import end_all
 
-from pfl_bench.experiment import configure
-from pfl_bench.runner import Options, execute
-from pfl_bench.settings import Profile
-from pfl_bench.store import Store
+from pfl_bench.config.options import Profile
+from pfl_bench.execution.configuration import configure
+from pfl_bench.execution.runner import Options, execute
+from pfl_bench.store.store import Store
 
 TABLE = """
 caption: two methods
@@ -69,11 +69,11 @@ def untrained(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         raise Reached
 
     for place in (
-        "pfl_bench.simulator.Simulator.prepare",
-        "pfl_bench.tablerun.run_missing",
-        "pfl_bench.report.write_report",
-        "pfl_bench.datasets.convert._torchvision_part",
-        "pfl_bench.data._render",
+        "pfl_bench.engine.simulator.Simulator.prepare",
+        "pfl_bench.execution.workers.run_missing",
+        "pfl_bench.reporting.report.page.write_report",
+        "pfl_bench.data.convert._torchvision_part",
+        "pfl_bench.data.registry._render",
     ):
         monkeypatch.setattr(place, reached)
     yield

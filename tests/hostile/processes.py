@@ -21,7 +21,13 @@ from commands import wait_until
 
 fork_server = multiprocessing.get_context("forkserver")
 fork_server.set_forkserver_preload(
-    ["pytest", "pfl_bench.cli", "pfl_bench.privacy", "pfl_bench.render", "pfl_bench.trained"]
+    [
+        "pytest",
+        "pfl_bench.cli",
+        "pfl_bench.privacy.audit",
+        "pfl_bench.reporting.tables.render",
+        "pfl_bench.execution.trained_model",
+    ]
 )
 
 CHANGES = ("open", "os.chmod", "os.mkdir", "os.remove", "os.rename", "os.truncate", "shutil.rmtree")
@@ -167,7 +173,7 @@ class DieWriting:
     share: float
 
     def __call__(self) -> None:
-        from pfl_bench import runwriter
+        from pfl_bench.store import writer
 
         pieces = 0
 
@@ -193,7 +199,7 @@ class DieWriting:
 
         import safetensors.torch
 
-        runwriter.FileIO = Torn  # type: ignore[misc]
+        writer.FileIO = Torn  # type: ignore[misc]
         Path.write_bytes = write_bytes  # type: ignore[assignment,method-assign]
         safetensors.torch.save_file = save_file  # type: ignore[assignment]
 

@@ -22,14 +22,14 @@ from cases import invoke
 from prepared import NAME, prepare_toy
 from processes import Child, FailAtStep, command, needs_fork, until
 
-from pfl_bench.config import RunConfig
-from pfl_bench.errors import UserError
-from pfl_bench.experiment import configure
-from pfl_bench.records import RoundRecord, same_result
-from pfl_bench.runner import Options, Watcher, execute
-from pfl_bench.settings import Profile
-from pfl_bench.store import Store
-from pfl_bench.storedrun import StoredRun
+from pfl_bench.base.errors import UserError
+from pfl_bench.config.options import Profile
+from pfl_bench.config.run_config import RunConfig
+from pfl_bench.execution.configuration import configure
+from pfl_bench.execution.runner import Options, Watcher, execute
+from pfl_bench.store.records import RoundRecord, same_result
+from pfl_bench.store.store import Store
+from pfl_bench.store.stored_run import StoredRun
 
 ROUNDS = 4
 FLAGS = {
@@ -358,7 +358,7 @@ def test_a_clock_that_goes_backwards_changes_nothing(
             looks += 1
             return super().now(tz) - timedelta(hours=looks)
 
-    monkeypatch.setattr("pfl_bench.provenance.datetime", Backwards)
+    monkeypatch.setattr("pfl_bench.store.provenance.datetime", Backwards)
     monkeypatch.setattr(time, "time", lambda: real() - 3600 * looks)
     folder = cut_off(data, tmp_path)
     for age, path in enumerate(sorted(folder.glob("checkpoint-*"))):

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from toy import toy_config, toy_dataset, toy_run, toy_simulator, toy_text
 
-from pfl_bench.config import RunConfig
-from pfl_bench.experiment import configure
-from pfl_bench.registry import algorithm_names
-from pfl_bench.runner import Options, execute
-from pfl_bench.settings import Profile
-from pfl_bench.store import Store
-from pfl_bench.storedrun import StoredRun
+from pfl_bench.config.options import Profile
+from pfl_bench.config.run_config import RunConfig
+from pfl_bench.execution.configuration import configure
+from pfl_bench.execution.runner import Options, execute
+from pfl_bench.plugins.registry import algorithm_names
+from pfl_bench.store.store import Store
+from pfl_bench.store.stored_run import StoredRun
 
 ALGORITHMS = algorithm_names()
 MANY = 2_000

@@ -31,14 +31,16 @@ from hypothesis import strategies as st
 from PIL import Image
 from prepared import prepare_toy
 
-from pfl_bench import checkpoint, yamlfile
-from pfl_bench.config import RunConfig
-from pfl_bench.data import card
-from pfl_bench.datasets import convert
-from pfl_bench.datasets.pfllib import read_pfllib
-from pfl_bench.errors import UserError
-from pfl_bench.paths import cache_dir
-from pfl_bench.records import (
+from pfl_bench.base import yamlfile
+from pfl_bench.base.errors import UserError
+from pfl_bench.base.paths import cache_dir
+from pfl_bench.base.yamlfile import read_yaml
+from pfl_bench.config.run_config import RunConfig
+from pfl_bench.data import convert
+from pfl_bench.data.pfllib import read_pfllib
+from pfl_bench.data.registry import card
+from pfl_bench.store import checkpoint
+from pfl_bench.store.records import (
     DamagedError,
     RoundRecord,
     from_json,
@@ -47,9 +49,8 @@ from pfl_bench.records import (
     to_json,
     unseal,
 )
-from pfl_bench.store import Store
-from pfl_bench.storedrun import read_run
-from pfl_bench.yamlfile import read_yaml
+from pfl_bench.store.store import Store
+from pfl_bench.store.stored_run import read_run
 
 FUZZED_FILES = 400
 

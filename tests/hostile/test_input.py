@@ -19,10 +19,10 @@ from conftest import TABLE
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pfl_bench.base.errors import UserError
+from pfl_bench.base.yamlfile import read_yaml
 from pfl_bench.cli import main
-from pfl_bench.errors import UserError
-from pfl_bench.settings import SETTINGS
-from pfl_bench.yamlfile import read_yaml
+from pfl_bench.config.options import SETTINGS
 
 CASES = {"flags": 500, "commands": 500, "configurations": 450, "profiles": 300, "tables": 450,
          "yaml": 300}  # fmt: skip

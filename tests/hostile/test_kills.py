@@ -31,13 +31,13 @@ from processes import (
     until,
 )
 
-from pfl_bench.config import RunConfig
-from pfl_bench.experiment import configure
-from pfl_bench.records import same_result
-from pfl_bench.runner import Options, execute
-from pfl_bench.settings import Profile
-from pfl_bench.store import Store
-from pfl_bench.storedrun import StoredRun
+from pfl_bench.config.options import Profile
+from pfl_bench.config.run_config import RunConfig
+from pfl_bench.execution.configuration import configure
+from pfl_bench.execution.runner import Options, execute
+from pfl_bench.store.records import same_result
+from pfl_bench.store.store import Store
+from pfl_bench.store.stored_run import StoredRun
 
 pytestmark = needs_fork
 

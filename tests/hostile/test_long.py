@@ -13,14 +13,14 @@ from prepared import NAME
 from processes import Child, command, fork_server, members, needs_fork, needs_proc
 
 from pfl_bench.algorithms.ditto import Ditto
-from pfl_bench.config import RunConfig
-from pfl_bench.errors import UserError
-from pfl_bench.experiment import configure
-from pfl_bench.records import RoundRecord
-from pfl_bench.runner import Options, Watcher, execute
-from pfl_bench.runwriter import RunWriter
-from pfl_bench.settings import Profile
-from pfl_bench.store import Store
+from pfl_bench.base.errors import UserError
+from pfl_bench.config.options import Profile
+from pfl_bench.config.run_config import RunConfig
+from pfl_bench.execution.configuration import configure
+from pfl_bench.execution.runner import Options, Watcher, execute
+from pfl_bench.store.records import RoundRecord
+from pfl_bench.store.store import Store
+from pfl_bench.store.writer import RunWriter
 
 ROUNDS, SETTLED = 500, 100
 PAGE = os.sysconf("SC_PAGE_SIZE")

@@ -10,16 +10,16 @@ import pytest
 import torch
 from prepared import NAME
 
-from pfl_bench.algorithm import Algorithm
-from pfl_bench.client import Client, Message
-from pfl_bench.experiment import configure
-from pfl_bench.hyper import LARGEST, knobs
-from pfl_bench.records import RoundRecord
-from pfl_bench.registry import algorithm_names, load_algorithm
-from pfl_bench.runner import Options, execute
-from pfl_bench.settings import Profile
-from pfl_bench.store import Store
-from pfl_bench.storedrun import StoredRun
+from pfl_bench.config.hyper import LARGEST, knobs
+from pfl_bench.config.options import Profile
+from pfl_bench.engine.algorithm import Algorithm
+from pfl_bench.engine.client import Client, Message
+from pfl_bench.execution.configuration import configure
+from pfl_bench.execution.runner import Options, execute
+from pfl_bench.plugins.registry import algorithm_names, load_algorithm
+from pfl_bench.store.records import RoundRecord
+from pfl_bench.store.store import Store
+from pfl_bench.store.stored_run import StoredRun
 
 ALGORITHMS = algorithm_names()
 LAMBDAS = [

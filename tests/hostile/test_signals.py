@@ -12,12 +12,12 @@ import pytest
 from prepared import NAME
 from processes import Child, command, members, moments, needs_fork, needs_proc, until
 
-from pfl_bench.experiment import configure
-from pfl_bench.records import same_result
-from pfl_bench.runner import Options, execute
-from pfl_bench.settings import Profile
-from pfl_bench.store import Store
-from pfl_bench.storedrun import StoredRun
+from pfl_bench.config.options import Profile
+from pfl_bench.execution.configuration import configure
+from pfl_bench.execution.runner import Options, execute
+from pfl_bench.store.records import same_result
+from pfl_bench.store.store import Store
+from pfl_bench.store.stored_run import StoredRun
 
 pytestmark = [needs_fork, needs_proc]
 
@@ -36,7 +36,7 @@ rows: [{name: Ditto, run: {algo: ditto}}, {name: FedAMP, run: {algo: fedamp}}]
 
 STUCK = """
 import time
-from pfl_bench.algorithm import Algorithm
+from pfl_bench.engine.algorithm import Algorithm
 
 class Stuck(Algorithm):
     title, summary, citation, scored_model = "Stuck", "Sleeps.", "none", "the global model"

@@ -1,0 +1,20 @@
+"""What several commands share: lists on the command line, where runs are computed, the runs behind
+a figure."""
+
+from typing import TYPE_CHECKING
+
+from pfl_bench.base.face import face
+
+if TYPE_CHECKING:
+    from pfl_bench.cli.shared import commas, figure_runs
+    from pfl_bench.cli.shared.backend import backend_options, hired, run_seeds
+    from pfl_bench.cli.shared.figure_runs import (
+        Wanted,
+        algorithms,
+        dealt,
+        methods,
+        read,
+        trained_model,
+    )
+
+__getattr__, __dir__, __all__ = face(__name__, __file__)

@@ -1,0 +1,24 @@
+"""From what the user says to one `RunConfig`: hyper-parameters and options with their defaults,
+profiles, the configuration and the command line that makes it again.
+"""
+
+from typing import TYPE_CHECKING
+
+from pfl_bench.base.face import face
+
+if TYPE_CHECKING:
+    from pfl_bench.config.command_line import needs, run_command
+    from pfl_bench.config.hyper import Knob, NoKnobs, as_dict, knob, knobs, resolve
+    from pfl_bench.config.options import (
+        SETTINGS,
+        Profile,
+        Settings,
+        checked,
+        load_profile,
+        merge,
+        parse_ratio,
+        profile_names,
+    )
+    from pfl_bench.config.run_config import SOURCE_LABELS, RunConfig
+
+__getattr__, __dir__, __all__ = face(__name__, __file__)

@@ -1,0 +1,200 @@
+"""From what the user says to a RunConfig: the settings, their defaults, and who overrides whom.
+
+Lowest first: the paper's defaults, the profile, the profile's word on this dataset, on this model,
+on this table, a configuration file or a table's cell, the command line.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pfl_bench.base import UserError, find_yaml, packaged_names, read_yaml, shown, unknown
+from pfl_bench.config.hyper import Knob, knob, knobs
+
+PROFILES = "pfl_bench.config.profiles"
+PAPER, OURS = "FedCP paper", "pfl-bench"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a user may set for a run; None means that it follows from the others."""
+
+    algo: str = knob("fedavg", "the algorithm", source=OURS)
+    dataset: str = knob("cifar10", "the dataset", source=OURS)
+    source: str | None = knob(
+        None,
+        "embedded stand-in or real data",
+        source=OURS,
+        choices=("standin", "real"),
+    )
+    fraction: float = knob(
+        1.0, "share of the dataset to use, of every class alike", source=PAPER, low=1e-6, high=1
+    )
+    setting: str = knob(
+        "practical",
+        "how data is dealt to the clients",
+        source=PAPER,
+        choices=("practical", "pathological", "iid"),
+    )
+    beta: float | None = knob(
+        None, "β of the practical setting (0.1 if not given)", source=PAPER, low=1e-6, high=1e6
+    )
+    clients: int = knob(20, "number of clients N", source=PAPER, low=1, high=100_000)
+    of: int | None = knob(
+        None,
+        "M of N|M: draw the N clients from a partition of M",
+        source=PAPER,
+        low=1,
+        high=100_000,
+    )
+    classes_per_client: int | None = knob(
+        None, "classes on a client, pathological setting", source=PAPER, low=1
+    )
+    partition: str | None = knob(
+        None, "pfllib:PATH uses data and partition made by PFLlib", source=OURS
+    )
+    partition_seed: int = knob(0, "seed of the partition", source=OURS, low=0)
+    model: str | None = knob(None, "the model (by default the dataset's)", source=PAPER)
+    rounds: int = knob(2000, "iterations T", source=PAPER, low=1)
+    local_epochs: int = knob(1, "local epochs per round", source=PAPER, low=1)
+    batch_size: int = knob(10, "batch size", source=PAPER, low=1)
+    lr: float | None = knob(
+        None, "local learning rate η (by default the model's)", source=PAPER, low=0
+    )
+    joining_ratio: str = knob(
+        "1", "joining ratio ρ, or a range as 0.5-1 to draw it from each round", source=PAPER
+    )
+    eval_every: int = knob(1, "rounds between evaluations", source=PAPER, low=1)
+    patience: int | None = knob(
+        None, "stop after this many scored rounds without a new best", source=OURS, low=1
+    )
+    bn_stats: str = knob(
+        "local",
+        "batch-norm statistics: each client's own, or averaged",
+        source="the authors' code",
+        choices=("local", "average"),
+    )
+    seed: int = knob(0, "seed of initialisation, batches and client sampling", source=OURS, low=0)
+    record: str = knob("", "series to record, separated by commas", source=OURS)
+
+
+SETTINGS: dict[str, Knob] = knobs(Settings)
+
+
+@dataclass(frozen=True)
+class Profile:
+    """How much of an experiment to run: overrides for all runs, per dataset, model and table."""
+
+    name: str
+    about: str
+    run: Mapping[str, Any]
+    datasets: Mapping[str, Mapping[str, Any]]
+    models: Mapping[str, Mapping[str, Any]]
+    seeds: int = 5
+    """Runs per cell of a table."""
+    tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    argument: str = ""
+    """What stands after `--profile` to get this profile."""
+
+
+def profile_names() -> list[str]:
+    return packaged_names(PROFILES)
+
+
+def load_profile(name: str) -> Profile:
+    """A built-in profile by name, or one of the user's own by the path of its file."""
+    return dataclasses.replace(_read_profile(find_yaml("profile", name, PROFILES)), argument=name)
+
+
+def _read_profile(path: Path) -> Profile:
+    content = read_yaml(path)
+    parts = ("about", "seeds", "run", "datasets", "models", "tables")
+    for key in content:
+        if key not in parts:
+            raise UserError(f"{str(path)!r}: {unknown('key', key, parts)}")
+    run = _settings(content, "run", path)
+    datasets, models, tables = (
+        {name: _settings(part, name, path) for name in part}
+        for part in (_block(content, key, path) for key in ("datasets", "models", "tables"))
+    )
+    seeds = content.get("seeds", Profile.seeds)
+    if not isinstance(seeds, int) or isinstance(seeds, bool) or not 1 <= seeds <= 1000:
+        raise UserError(f"{str(path)!r}: seeds cannot be {shown(seeds)}; allowed: 1 to 1000")
+    about = str(content.get("about", "")).strip()
+    return Profile(path.stem, about, run, datasets, models, seeds, tables)
+
+
+def _block(content: Mapping[str, Any], name: str, path: Path) -> dict[str, Any]:
+    """The mapping under `name`, empty where there is none."""
+    block = content.get(name) or {}
+    if not isinstance(block, dict):
+        raise UserError(f"{str(path)!r}: {name} must hold names and values, not {shown(block)}")
+    return block
+
+
+def _settings(content: Mapping[str, Any], name: str, path: Path) -> dict[str, Any]:
+    """The settings that a profile has under `name`."""
+    block = checked(_block(content, name, path), str(path))
+    if "partition" in block:
+        raise UserError(f"{str(path)!r}: a partition goes with a run, not with a profile")
+    return block
+
+
+def checked(values: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Settings converted to their types; an error names the place, the key and what is allowed."""
+    result = {}
+    for key, value in values.items():
+        if key not in SETTINGS:
+            raise UserError(f"{where}: {unknown('setting', key, SETTINGS)}")
+        if value is None:
+            continue
+        try:
+            result[key] = SETTINGS[key].convert(_spelt(key, value))
+        except (ValueError, TypeError, OverflowError):
+            raise UserError(f"{where}: {key} cannot be {SETTINGS[key].refusal(value)}") from None
+    return result
+
+
+def _spelt(key: str, value: Any) -> Any:
+    """A YAML list where the command line has a text: several series, or a range of ratios."""
+    separators = {"record": ",", "joining_ratio": "-"}
+    if isinstance(value, list) and key in separators:
+        return separators[key].join(map(str, value))
+    return value
+
+
+def merge(profile: Profile, chosen: Mapping[str, Any], default_model: str) -> Settings:
+    """The settings of a run; `chosen` (already checked) wins over the profile."""
+    dataset = chosen.get("dataset", profile.run.get("dataset", SETTINGS["dataset"].default))
+    said = {**profile.run, **profile.datasets.get(dataset, {}), **chosen}
+    model = said.get("model") or default_model
+    layers = (
+        profile.run,
+        profile.datasets.get(dataset, {}),
+        profile.models.get(model, {}),
+        {k: v for k, v in chosen.items() if v is not None},
+    )
+    values: dict[str, Any] = {"model": model}
+    for layer in layers:
+        values |= checked(layer, f"profile {profile.name}")
+    return dataclasses.replace(Settings(), **values)
+
+
+def parse_ratio(text: str) -> tuple[float, float]:
+    """A joining ratio or a range of them: 1, 0.5 or 0.5-1."""
+    low, *high = re.split(r"(?<![eE])-", str(text), maxsplit=1)  # 1e-1 is one number
+    try:
+        bounds = (float(low), float(high[0] if high else low))
+    except ValueError:
+        bounds = (0.0, 0.0)
+    if not 0 < bounds[0] <= bounds[1] <= 1:
+        raise UserError(
+            f"joining_ratio cannot be {shown(text)}; allowed: a number in (0, 1], or a range as "
+            "0.5-1"
+        )
+    return bounds

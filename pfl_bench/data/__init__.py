@@ -1,0 +1,29 @@
+"""Datasets by name, what of them is cached, and how they are dealt to the clients."""
+
+from typing import TYPE_CHECKING
+
+from pfl_bench.base.face import face
+
+if TYPE_CHECKING:
+    from pfl_bench.data import convert
+    from pfl_bench.data.partition import SETTINGS, Partition, make_partition, subset
+    from pfl_bench.data.pfllib import read_pfllib
+    from pfl_bench.data.registry import (
+        Card,
+        Dataset,
+        DatasetSpec,
+        broken,
+        card,
+        check_name,
+        describe,
+        fingerprint,
+        load,
+        note,
+        own_names,
+        problem,
+        specs,
+        title,
+        write_note,
+    )
+
+__getattr__, __dir__, __all__ = face(__name__, __file__)

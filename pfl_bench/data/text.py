@@ -1,0 +1,149 @@
+"""Text to numbers: the CSV table, the tokenizer, the vocabulary, sequences of one length.
+
+The tokenizer behaves like torchtext's `basic_english`, which cannot be imported beside a current
+torch. Where files lie and what is cached is the business of `pfl_bench.data.registry`.
+"""
+
+from __future__ import annotations
+
+import csv
+from array import array
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from pfl_bench.base import UserError
+
+LENGTH = 200
+"""Every sequence is cut or padded to this many positions."""
+
+PADDING = 0
+"""The token of an empty position, and of a word that the vocabulary does not hold."""
+
+VERSION = 1
+"""Part of the key of cached tokens: raise it when the same CSV would give other numbers."""
+
+_SET_OFF = {mark: f" {mark} " for mark in "'.,()!?"}
+_BLANKED = dict.fromkeys(";:", " ")
+_PUNCTUATION = str.maketrans(_SET_OFF | _BLANKED)
+_LONGEST_INTEGER = 18
+_HEADERS = frozenset({"class", "label", "category", "target"})
+
+
+def tokenize(text: str) -> list[str]:
+    """Lower-case words; ' . , ( ) ! ? are tokens of their own; double quotes, ; and : vanish."""
+    # Quotes go before the line breaks: removing one may complete a <br />.
+    return text.lower().replace('"', "").replace("<br />", " ").translate(_PUNCTUATION).split()
+
+
+@dataclass(frozen=True)
+class Table:
+    """The documents of a CSV file: the class of each as it is written there, and its text."""
+
+    labels: list[str]
+    texts: list[str]
+
+
+def read_table(path: Path) -> Table:
+    """The class is the first column; the other columns, joined by a blank, are the text.
+
+    The first row is a header when its first cell says class, label, category or target, or when
+    it is the only first cell that is not an integer.
+    """
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as lines:
+            rows = [row for row in csv.reader(lines) if row]
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not UTF-8 text (byte {error.start})") from error
+    except csv.Error as error:
+        raise UserError(f"{path} is not a CSV table: {error}") from error
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+    if rows and _is_header(rows):
+        del rows[0]
+    if not rows:
+        raise UserError(f"{path} has no rows")
+    for number, row in enumerate(rows, start=1):
+        if len(row) < 2 or not row[0].strip():
+            raise UserError(f"{path}: document {number} needs a class and a text column")
+        if any("\0" in cell for cell in row):
+            raise UserError(f"{path}: document {number} holds a NUL character, which no text does")
+    return Table([row[0].strip() for row in rows], [" ".join(row[1:]) for row in rows])
+
+
+def _is_header(rows: list[list[str]]) -> bool:
+    first, *others = (row[0].strip() for row in rows)
+    if first.lower() in _HEADERS:
+        return True
+    return bool(others) and not _is_integer(first) and all(map(_is_integer, others))
+
+
+def _is_integer(cell: str) -> bool:
+    digits = cell.removeprefix("-")
+    return digits.isdecimal() and len(digits) <= _LONGEST_INTEGER
+
+
+def number_classes(labels: list[str], origin: Path) -> np.ndarray:
+    """Classes numbered from 0 in their order: that of integers if all are, else alphabetical."""
+    are_integers = all(map(_is_integer, labels))
+    values = np.array([int(label) for label in labels] if are_integers else labels)
+    classes, numbers = np.unique(values, return_inverse=True)
+    if len(classes) < 2 or len(classes) > len(labels) // 2:
+        raise UserError(
+            f"{origin}: the first column should be the class, "
+            f"but it has {len(classes)} values in {len(labels)} documents"
+        )
+    return numbers.astype(np.int64)
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Documents as word indices, one after the other, each cut to `LENGTH`."""
+
+    tokens: np.ndarray
+    lengths: np.ndarray
+    words: list[str]
+    """The whole vocabulary; the word at position i has the index i + 1."""
+
+    @property
+    def vocabulary(self) -> int:
+        """Rows of the embedding: the words and the padding."""
+        return len(self.words) + 1
+
+
+def encode(texts: Iterable[str]) -> Encoded:
+    """The whole vocabulary counts, ordered by frequency and, where equal, alphabetically."""
+    first_seen: defaultdict[str, int] = defaultdict()
+    first_seen.default_factory = first_seen.__len__
+    flat, lengths = array("i"), array("i")
+    for text in texts:
+        document = tokenize(text)
+        flat.extend(map(first_seen.__getitem__, document))
+        lengths.append(len(document))
+    seen, counts = list(first_seen), np.bincount(np.asarray(flat), minlength=len(first_seen))
+    order = sorted(range(len(seen)), key=lambda word: (-counts[word], seen[word]))
+    index = np.empty(len(seen), np.int32)
+    index[order] = np.arange(1, len(seen) + 1)
+    tokens, kept = _cut(index[np.asarray(flat)], np.asarray(lengths))
+    return Encoded(tokens, kept, [seen[word] for word in order])
+
+
+def _cut(tokens: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Drop what lies beyond `LENGTH` in each document."""
+    return tokens[_positions(lengths) < LENGTH], np.minimum(lengths, LENGTH)
+
+
+def pad(tokens: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """One row of `LENGTH` indices per document, filled up with padding."""
+    rows = np.full((len(lengths), LENGTH), PADDING, np.int32)
+    rows[np.repeat(np.arange(len(lengths)), lengths), _positions(lengths)] = tokens
+    return rows
+
+
+def _positions(lengths: np.ndarray) -> np.ndarray:
+    """0, 1, 2, … anew in each document."""
+    starts = np.cumsum(lengths) - lengths
+    return np.arange(lengths.sum()) - np.repeat(starts, lengths)

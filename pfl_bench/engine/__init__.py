@@ -1,0 +1,25 @@
+"""One federated run in memory: algorithms, clients, batches, the rounds and what they add up to."""
+
+from typing import TYPE_CHECKING
+
+from pfl_bench.base.face import face
+
+if TYPE_CHECKING:
+    from pfl_bench.engine.algorithm import (
+        Algorithm,
+        PersonalModelBeside,
+        PersonalModelSent,
+        ServerState,
+        Spread,
+        Start,
+        Upload,
+        build_network,
+        weighted_mean,
+    )
+    from pfl_bench.engine.batches import EVALUATION_BATCH, Batch, Pool, Shard
+    from pfl_bench.engine.client import Client, ClientState, Loss, Message, Task
+    from pfl_bench.engine.simulator import IN_FLIGHT, Interrupted, Simulator, in_order
+    from pfl_bench.engine.timing import RunWatch
+    from pfl_bench.engine.totals import CONVERGENCE, RECORDABLE
+
+__getattr__, __dir__, __all__ = face(__name__, __file__)

@@ -1,0 +1,222 @@
+"""What an algorithm is: hooks with good defaults.
+
+The defaults describe FedAvg, generalised by two declarations: the parts of the network that are
+`shared` (sent both ways and averaged) and those that are `personal` (kept on the client). An
+algorithm overrides only what its paper changes.
+
+Tensors in messages and states are values: an algorithm never changes one in place.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from pfl_bench.base import UserError, unknown
+from pfl_bench.config import NoKnobs
+from pfl_bench.engine.batches import Batch
+from pfl_bench.engine.client import Client, Message, Task
+from pfl_bench.models import Model, Network
+
+ServerState = dict[str, Any]
+"""Tensors, or lists of tensors where there is one per client."""
+
+Spread = Callable[..., Iterator[Any]]
+"""Called like `map(job, items)`: the results, in the order of the items."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """The initial values, the same for every algorithm under one seed."""
+
+    parts: Mapping[str, Tensor]
+    model: Tensor
+    """All trainable parts as one vector."""
+
+
+@dataclass(frozen=True)
+class Upload:
+    """What one client sent, and its share of the joined clients' training samples."""
+
+    client: int
+    weight: float
+    message: Message
+
+
+class Algorithm:
+    """The base of every algorithm; see the module's docstring."""
+
+    title: ClassVar[str]
+    """The name as in the paper."""
+    summary: ClassVar[str]
+    """What the method does, in a sentence or two."""
+    citation: ClassVar[str]
+    scored_model: ClassVar[str] = "the global model as received"
+    """Which model's test accuracy counts, in words."""
+
+    Hyper: ClassVar[type] = NoKnobs
+    shared: tuple[str, ...] = ("extractor", "head")
+    """The parts that are sent both ways and averaged."""
+    personal: tuple[str, ...] = ()
+    """The parts that stay on the client."""
+    frozen: tuple[str, ...] = ()
+    """The parts that no gradient reaches."""
+    recordable: ClassVar[Mapping[str, str]] = {}
+    """Series a user can ask for with --record, and what they mean."""
+    spread: Spread = map
+    """`map` over all workers, for independent pieces of the server's work in `aggregate`."""
+
+    def __init__(self, hyper: Any, task: Task):
+        self.hyper = hyper
+        self.task = task
+
+    # --- before the first round ---------------------------------------------------------------
+
+    def impossible(self) -> str | None:
+        """The reason why this run cannot take place, if there is one."""
+        return None
+
+    def trained_sizes(self) -> Sequence[int]:
+        """How many samples each client trains on: all it has, unless the method holds some back."""
+        return self.task.train_sizes
+
+    def parts(self, model: Model) -> dict[str, nn.Module]:
+        """The modules of a workspace, by name, around a freshly initialised model."""
+        return {"extractor": model.extractor, "head": model.head}
+
+    def server_state(self, start: Start) -> ServerState:
+        return {part: start.parts[part] for part in self.shared}
+
+    def client_state(self, start: Start) -> Message:
+        """What a client keeps between rounds, by name, with the values before its first one."""
+        return {part: start.parts[part] for part in self.personal}
+
+    # --- one round ----------------------------------------------------------------------------
+
+    def download(self, server: ServerState, client: int) -> Message:
+        """What the server sends to a client."""
+        return {part: server[part] for part in self.shared}
+
+    def local_update(self, client: Client, received: Message) -> Message:
+        """One client's round: load, train, keep what is personal, return what is sent."""
+        self.load(client, received)
+        self.train(client, received)
+        client.state.update(client.net.copy(self.personal))
+        return self.upload(client)
+
+    def load(self, client: Client, received: Message) -> None:
+        """Fill the workspace with what was received and what the client keeps."""
+        client.net.load({part: received[part] for part in self.shared})
+        client.net.load({part: client.state[part] for part in self.personal})
+
+    def train(self, client: Client, received: Message) -> None:
+        client.train(lambda batch: self.loss(client, batch))
+
+    def loss(self, client: Client, batch: Batch) -> Tensor:
+        return F.cross_entropy(self.predict(client, batch.x), batch.y)
+
+    def predict(self, client: Client, x: Tensor) -> Tensor:
+        """Logits of the model in the workspace."""
+        net = client.net
+        return net.module("head")(net.module("extractor")(x))
+
+    def upload(self, client: Client) -> Message:
+        return client.net.copy(self.shared)
+
+    def aggregate(self, server: ServerState, uploads: Iterator[Upload]) -> ServerState:
+        """The server's next state. Uploads arrive one by one, in the order of the clients."""
+        return dict(weighted_mean(uploads))
+
+    # --- scoring ------------------------------------------------------------------------------
+
+    @property
+    def scores_after_training(self) -> bool:
+        """Score joined clients on the workspace as local training leaves it."""
+        return False
+
+    def scored(self, client: Client, received: Message) -> None:
+        """Put the model whose accuracy counts into the workspace."""
+        self.load(client, received)
+
+    def record(self, client: Client, series: str) -> Any:
+        """One client's value of a recordable series, with its scored model in the workspace."""
+        raise KeyError(series)
+
+
+class PersonalModelBeside(Algorithm):
+    """A base for methods that keep a whole personal model on each client beside the global one.
+
+    The personal model starts as a copy of the global one and is what predicts.
+    """
+
+    personal = ("personal_extractor", "personal_head")
+
+    def parts(self, model: Model) -> dict[str, nn.Module]:
+        own = copy.deepcopy((model.extractor, model.head))
+        return super().parts(model) | dict(zip(self.personal, own, strict=True))
+
+    def predict(self, client: Client, x: Tensor) -> Tensor:
+        extractor, head = (client.net.module(part) for part in self.personal)
+        return head(extractor(x))
+
+
+class PersonalModelSent(Algorithm):
+    """A base for methods whose clients keep a whole personal model and send it to the server.
+
+    Nothing received is loaded. One tensor serves client and server, which both keep it.
+    """
+
+    personal = ("extractor", "head")
+
+    def local_update(self, client: Client, received: Message) -> Message:
+        self.load(client, received)
+        self.train(client, received)
+        message = self.upload(client)
+        client.state.update(client.net.split(message["model"]))
+        return message
+
+    def load(self, client: Client, received: Message) -> None:
+        client.net.load(client.state)
+
+    def upload(self, client: Client) -> Message:
+        return {"model": client.net.trainable.clone()}
+
+
+@torch.no_grad()
+def weighted_mean(uploads: Iterator[Upload]) -> Message:
+    """The average of the uploads by training samples, summed in the order of the clients."""
+    mean: Message = {}
+    for upload in uploads:
+        for name, value in upload.message.items():
+            if name not in mean:
+                mean[name] = torch.zeros_like(value)
+            mean[name].add_(value, alpha=upload.weight)
+    return mean
+
+
+def build_network(algorithm: Algorithm) -> Network:
+    """A workspace for `algorithm`; deterministic when called inside `models.seeded`."""
+    parts = algorithm.parts(algorithm.task.build_model())
+    for attribute in ("shared", "personal", "frozen"):
+        _check_parts(type(algorithm).__name__, attribute, getattr(algorithm, attribute), parts)
+    return Network(parts, algorithm.frozen)
+
+
+def _check_parts(
+    owner: str, attribute: str, named: Sequence[str], parts: Mapping[str, nn.Module]
+) -> None:
+    """Refuse a plugin that names a part which it does not have."""
+    if isinstance(named, str):
+        raise UserError(
+            f"{owner}.{attribute} is the text {named!r}; it must be a tuple of parts, as "
+            f"({named!r},)"
+        )
+    for name in named:
+        if name not in parts:
+            raise unknown(f"part in {owner}.{attribute}", name, parts)

@@ -1,0 +1,193 @@
+"""A client during one round: its data, its kept state and a workspace to compute in.
+
+The object lives for one job and is then gone; what must survive is in `state`, under names that
+the algorithm declared.
+"""
+
+from __future__ import annotations
+
+from collections import UserDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from pfl_bench.base import seeds
+from pfl_bench.config import RunConfig
+from pfl_bench.engine.batches import Batch, Shard
+from pfl_bench.models import Model, Network
+
+Message = dict[str, Tensor]
+Loss = Callable[[Batch], Tensor]
+
+
+@dataclass(frozen=True)
+class Task:
+    """The facts of a run that every algorithm may know."""
+
+    config: RunConfig
+    classes: int
+    train_sizes: tuple[int, ...]
+    build_model: Callable[[], Model]
+
+    @property
+    def clients(self) -> int:
+        return len(self.train_sizes)
+
+
+class ClientState(UserDict[str, Tensor]):
+    """What a client keeps between rounds. Only declared names can be written."""
+
+    def __init__(self, declared: Mapping[str, Tensor], kept: Mapping[str, Tensor]):
+        self._declared = frozenset(declared)
+        super().__init__({**declared, **kept})
+
+    def __setitem__(self, name: str, value: Tensor) -> None:
+        if name not in self._declared:
+            raise KeyError(
+                f"client state {name!r} is not declared; the algorithm's client_state() names "
+                f"{sorted(self._declared)}"
+            )
+        super().__setitem__(name, value)
+
+
+class Client:
+    """What an algorithm's local computation works with.
+
+    `memo` is for what the algorithm computes once and uses again within the job; it does not
+    survive it.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        round: int,
+        task: Task,
+        shard: Shard,
+        state: ClientState,
+        net: Network,
+        check_cancelled: Callable[[], None] = lambda: None,
+    ):
+        self.index = index
+        self.round = round
+        self.task = task
+        self.shard = shard
+        self.state = state
+        self.net = net
+        self.memo: dict[str, Any] = {}
+        self._check_cancelled = check_cancelled
+        self._loss_sum = torch.zeros((), device=net.vector.device)
+        self._steps = 0
+
+    @property
+    def samples(self) -> int:
+        return self.shard.samples
+
+    @property
+    def lr(self) -> float:
+        return self.task.config.lr
+
+    def generator(self, purpose: str) -> torch.Generator:
+        """The client's own random numbers of this round for one purpose."""
+        return seeds.torch_generator(self.task.config.seed, purpose, self.round, self.index)
+
+    def batches(
+        self,
+        epochs: int | None = None,
+        *,
+        of: Tensor | None = None,
+        least: int = 1,
+        purpose: str = "batches",
+    ) -> Iterator[Batch]:
+        """Training batches of the configured size (see `Shard.batches`)."""
+        epochs = self.task.config.local_epochs if epochs is None else epochs
+        size = self.task.config.batch_size
+        for batch in self.shard.batches(size, epochs, self.generator(purpose), of, least):
+            self._check_cancelled()
+            yield batch
+
+    def train(
+        self,
+        loss: Loss,
+        *,
+        batches: Iterable[Batch] | None = None,
+        parts: Sequence[str] | None = None,
+        lr: float | None = None,
+        toward: Message | None = None,
+        strength: float = 0.0,
+    ) -> None:
+        """The training loop: plain SGD on `loss`, over the local epochs unless told otherwise.
+
+        `toward` and `strength` add the proximal term (strength/2)‖θ − w‖² for the parts that
+        `toward` names. `parts` restricts the gradient step to some parts of the network.
+        """
+        self.net.train()
+        lr = self.lr if lr is None else lr
+        for batch in self.batches() if batches is None else batches:
+            self.report(self.net.step(partial(loss, batch), lr, parts, toward, strength))
+
+    def report(self, loss: Tensor) -> None:
+        """Count one step's loss into the round's mean training loss."""
+        self._loss_sum += loss.detach()
+        self._steps += 1
+
+    @property
+    def train_loss(self) -> float | None:
+        """The mean of what was reported; None if nothing was."""
+        return self._loss_sum.item() / self._steps if self._steps else None
+
+    @torch.no_grad()
+    def collect(
+        self, compute: Callable[[Tensor], Tensor], which: str = "train", of: Tensor | None = None
+    ) -> Tensor:
+        """`compute(x)` for every sample of a set, in order and in large batches."""
+        self.net.train(False)
+        return torch.cat([compute(batch.x) for batch in self._evaluation_batches(which, of)])
+
+    def _evaluation_batches(self, which: str, of: Tensor | None) -> Iterator[Batch]:
+        for batch in self.shard.evaluation_batches(which, of):
+            self._check_cancelled()
+            yield batch
+
+    def frozen_features(self, part: str) -> Callable[[Batch], Tensor]:
+        """Features of training batches under an extractor that does not change meanwhile.
+
+        They are computed once for all training samples, unless batch norm makes a sample's
+        features depend on the batch it is in.
+        """
+        extractor = self.net.module(part)
+        if self.net.stats.numel():
+
+            @torch.no_grad()
+            def of_batch(batch: Batch) -> Tensor:
+                with self.net.unmoved_statistics(part):
+                    return extractor(batch.x)
+
+            return of_batch
+        features = self.collect(extractor)
+        return lambda batch: features[batch.index]
+
+    @torch.no_grad()
+    def evaluate(
+        self, predict: Callable[[Tensor], Tensor], which: str = "test", of: Tensor | None = None
+    ) -> Score:
+        """Correct predictions and summed cross-entropy over a set, in inference mode."""
+        self.net.train(False)
+        correct, loss, total = 0, 0.0, 0
+        for batch in self._evaluation_batches(which, of):
+            logits = predict(batch.x)
+            correct += int((logits.argmax(1) == batch.y).sum())
+            loss += float(F.cross_entropy(logits, batch.y, reduction="sum"))
+            total += len(batch.y)
+        return Score(correct, total, loss / total)
+
+
+@dataclass(frozen=True)
+class Score:
+    correct: int
+    total: int
+    loss: float

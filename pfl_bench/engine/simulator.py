@@ -1,0 +1,326 @@
+"""The round loop: sample clients, train them in parallel, aggregate, evaluate, record.
+
+A run is a pure function of its configuration. Clients run on a thread pool, each on its worker's
+workspace with one intra-op thread; results are consumed in the order of the clients, whatever the
+order in which workers finish. Storing, resuming and stopping early are the runner's business.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import queue
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from pfl_bench.base import seeds
+from pfl_bench.config import RunConfig, resolve
+from pfl_bench.data import Dataset, Partition
+from pfl_bench.engine.algorithm import Algorithm, Start, Upload, build_network
+from pfl_bench.engine.batches import Pool, Shard
+from pfl_bench.engine.client import Client, ClientState, Score, Task
+from pfl_bench.engine.snapshot import Snapshot, check_names
+from pfl_bench.engine.timing import RoundWatch
+from pfl_bench.engine.totals import CONVERGENCE, Tally, Trained
+from pfl_bench.models import Network, build_model, inputs_of, seeded, useful_workers
+from pfl_bench.store import DamagedError, RoundRecord
+
+T = TypeVar("T")
+
+GROUP = 32
+IN_FLIGHT = 2 * GROUP
+"""How many clients' uploads may wait for their turn: bounds memory, whatever the client count."""
+
+
+class Interrupted(Exception):
+    """The run was told to stop; raised inside the workers."""
+
+
+class Simulator:
+    """One run in memory. Iterate `rounds()`; `snapshot` is always that of the last whole round."""
+
+    def __init__(
+        self,
+        algorithm: type[Algorithm],
+        config: RunConfig,
+        dataset: Dataset,
+        partition: Partition,
+        *,
+        workers: int = 1,
+        device: str = "cpu",
+    ):
+        self.config = config
+        self.device = torch.device(device)
+        self.workers = useful_workers(config.model, workers)
+        self.diverged: str | None = None
+        self.remark = dataset.remark
+        self.cancelled = threading.Event()
+        pool = Pool(dataset.x, dataset.y, self.device)
+        self.shards = [
+            Shard(pool, train, test, dataset.classes)
+            for train, test in zip(partition.train, partition.test, strict=True)
+        ]
+        inputs = inputs_of(dataset, config.dataset, config.model)
+        task = Task(
+            config=config,
+            classes=dataset.classes,
+            train_sizes=tuple(shard.samples for shard in self.shards),
+            build_model=lambda: build_model(config.model, inputs),
+        )
+        hyper = resolve(algorithm.Hyper, config.model, config.hyper, config.algo)
+        self.algorithm = algorithm(hyper, task)
+        self.task = task
+
+    @property
+    def impossible(self) -> str | None:
+        """The reason why this run cannot take place, if there is one."""
+        return self.algorithm.impossible() or self._single_sample()
+
+    def _single_sample(self) -> str | None:
+        """Batch norm has nothing to normalise over where a batch leaves it one value a channel."""
+        sizes = self.algorithm.trained_sizes()
+        if min(self.config.batch_size, *sizes) > 1:
+            return None
+        model = seeded(self.config.seed, self.task.build_model)
+        first = torch.zeros(1, dtype=torch.int64, device=self.device)
+        try:
+            model.extractor.to(self.device)(self.shards[0].pool.inputs(first))
+        except ValueError:
+            client = f"client {sizes.index(min(sizes))} trains on"
+            one = "batches have" if self.config.batch_size == 1 else client
+            return f"batch norm in {self.config.model} needs two samples at a time and {one} one"
+        return None
+
+    def prepare(self) -> None:
+        """Build the workspaces and the state before the first round."""
+        # One thread per operation, always: how a sum is split over threads changes its last bits.
+        torch.set_num_threads(1)
+        if self.device.type == "cuda":
+            torch.backends.cudnn.deterministic = True
+            torch.backends.cudnn.allow_tf32 = False
+        nets = [self._build_network() for _ in range(self.workers)]
+        self._workspaces: queue.SimpleQueue[Network] = queue.SimpleQueue()
+        for net in nets:
+            self._workspaces.put(net)
+        self._sizes = {part: nets[0][part].numel() for part in nets[0].parts}
+        start = Start(nets[0].copy(nets[0].parts), nets[0].trainable.clone())
+        self._fresh_state = self.algorithm.client_state(start)
+        self._fresh_stats = nets[0].stats.clone()
+        self._averaged_stats = nets[0].statistics_mask(self._averaged_parts(nets[0]))
+        average = self._fresh_stats[self._averaged_stats] if self._averaged_stats.any() else None
+        server = self.algorithm.server_state(start)
+        check_names(self._fresh_state, server)
+        self.snapshot = Snapshot(0, server, {}, {}, average)
+
+    def _averaged_parts(self, net: Network) -> list[str]:
+        """The parts whose batch-norm statistics are sent and averaged like their parameters."""
+        if self.config.bn_stats != "average":
+            return []
+        personal = self.algorithm.personal
+        return [p for p in self.algorithm.shared if p in net.trainable_parts and p not in personal]
+
+    def resume(self, round: int, tensors: dict[str, Tensor]) -> None:
+        """Continue after `round` from the tensors of a checkpoint; DamagedError where the state is
+        not one of this run."""
+        found = self.snapshot.continued(round, tensors, self.device)
+        for index, state in found.clients.items():
+            if index >= self.task.clients or state.keys() != self._fresh_state.keys():
+                kept = ", ".join(self._fresh_state) or "nothing"
+                raise DamagedError(f"a client's state is now {kept}")
+        if any(stats.shape != self._fresh_stats.shape for stats in found.stats.values()):
+            raise DamagedError("the model has other batch-norm statistics")
+        for state in (found.server, *found.clients.values()):
+            for part in self._sizes.keys() & state.keys():
+                if state[part].shape != (self._sizes[part],):
+                    raise DamagedError(f"the model's {part} has another size")
+        self.snapshot = found
+
+    def rounds(self) -> Iterator[RoundRecord]:
+        """Train until the last round, yielding a record after each."""
+        pool = ThreadPoolExecutor(self.workers, thread_name_prefix="client")
+        self.algorithm.spread = pool.map
+        try:
+            while self.snapshot.round < self.config.rounds and self.diverged is None:
+                yield self._round(pool, self.snapshot.round + 1)
+        finally:
+            self.cancelled.set()
+            pool.shutdown(wait=True, cancel_futures=True)
+            self.algorithm.spread = map
+
+    # --- one round ----------------------------------------------------------------------------
+
+    def _round(self, pool: ThreadPoolExecutor, round: int) -> RoundRecord:
+        watch = RoundWatch(self.workers)
+        joined = sample_clients(self.config, self.task.clients, round)
+        tally = Tally(self.snapshot)
+        total = sum(self.shards[i].samples for i in joined)
+
+        def job(index: int) -> Trained:
+            return self._train(index, round, self.shards[index].samples / total, watch)
+
+        trained = in_order(pool, job, joined, cost=lambda i: self.shards[i].samples)
+        with watch.aggregation(trained) as arriving:
+            uploads = tally.uploads(arriving)
+            server = self.algorithm.aggregate(self.snapshot.server, uploads)
+            for _ in uploads:  # whom the aggregation passed over has trained all the same
+                pass
+        self.diverged = tally.defect and f"{tally.defect} in round {round}"
+        self.snapshot = tally.snapshot(round, server)
+        scores, extras = None, tally.extras()
+        if self._is_evaluated(round) and not self.diverged:
+            scores, series = self._evaluate(pool, round, tally.scores, watch)
+            extras |= series
+            self.diverged = _defect(scores, round)
+        return RoundRecord(
+            round=round,
+            joined=joined,
+            correct=None if scores is None else [s.correct for s in scores],
+            total=None if scores is None else [s.total for s in scores],
+            loss=None if scores is None else [s.loss for s in scores],
+            train_loss=tally.train_loss,
+            bytes_up=tally.bytes_up,
+            bytes_down=tally.bytes_down,
+            parameters_up=tally.parameters_up,
+            parameters_down=tally.parameters_down,
+            extras=extras,
+            seconds=watch.split(),
+        )
+
+    def _train(self, index: int, round: int, weight: float, watch: RoundWatch) -> Trained:
+        """The job of one joined client, on a worker."""
+        with self.client(index, round) as client:
+            received = self.algorithm.download(self.snapshot.server, index)
+            convergence: dict[str, tuple[float, Score]] | None = None
+            if CONVERGENCE in self.config.record:
+                with watch.measure("evaluation"):
+                    self.algorithm.scored(client, received)
+                    convergence = {"before": self._losses(client)}
+                    self._load_stats(client.net, index)
+            copied = client.net.seconds_copying
+            with watch.measure("training"):
+                message = self.algorithm.local_update(client, received)
+            watch.move(client.net.seconds_copying - copied, "training", "communication")
+            stats = client.net.stats.clone()
+            score = None
+            with watch.measure("evaluation"):
+                if self.algorithm.scores_after_training and self._is_evaluated(round):
+                    score = self._score(client)
+                if convergence is not None:
+                    convergence["after"] = self._losses(client)
+            return Trained(
+                Upload(index, weight, message),
+                dict(client.state),
+                None if self._averaged_stats.all() else stats,
+                stats[self._averaged_stats] if self.snapshot.server_stats is not None else None,
+                received,
+                client.train_loss,
+                score,
+                convergence,
+            )
+
+    def _evaluate(
+        self, pool: ThreadPoolExecutor, round: int, known: dict[int, Score], watch: RoundWatch
+    ) -> tuple[list[Score], dict[str, Any]]:
+        """The scored model of every client on its test set, and the series asked for."""
+        series = [name for name in self.config.record if name in self.algorithm.recordable]
+
+        def job(index: int) -> tuple[Score, list[Any]]:
+            if index in known and not series:
+                return known[index], []
+            with watch.measure("evaluation"), self.client(index, round) as client:
+                received = self.algorithm.download(self.snapshot.server, index)
+                self.algorithm.scored(client, received)
+                score = known[index] if index in known else self._score(client)
+                return score, [self.algorithm.record(client, name) for name in series]
+
+        everyone = range(self.task.clients)
+        results = list(in_order(pool, job, everyone, cost=lambda i: len(self.shards[i].test)))
+        values = {name: [row[k] for _, row in results] for k, name in enumerate(series)}
+        return [score for score, _ in results], values
+
+    def _score(self, client: Client, which: str = "test") -> Score:
+        """The model in the workspace on one of the client's sets."""
+        return client.evaluate(lambda x: self.algorithm.predict(client, x), which)
+
+    def _losses(self, client: Client) -> tuple[float, Score]:
+        """Mean training loss and test score of the model in the workspace."""
+        return self._score(client, "train").loss, self._score(client)
+
+    def _is_evaluated(self, round: int) -> bool:
+        return round % self.config.eval_every == 0 or round == self.config.rounds
+
+    # --- workspaces ---------------------------------------------------------------------------
+
+    def _build_network(self) -> Network:
+        net = seeded(self.config.seed, lambda: build_network(self.algorithm))
+        return net.to(self.device)
+
+    @contextlib.contextmanager
+    def client(self, index: int, round: int) -> Iterator[Client]:
+        """A client on a free workspace, with what it kept."""
+        self._check_cancelled()
+        net = self._workspaces.get()
+        try:
+            self._load_stats(net, index)
+            state = ClientState(self._fresh_state, self.snapshot.clients.get(index, {}))
+            shard = self.shards[index]
+            yield Client(index, round, self.task, shard, state, net, self._check_cancelled)
+        finally:
+            self._workspaces.put(net)
+
+    def _load_stats(self, net: Network, index: int) -> None:
+        """Batch-norm statistics: the client's own, or the server's average where that is chosen."""
+        net.stats.copy_(self.snapshot.stats.get(index, self._fresh_stats))
+        if self.snapshot.server_stats is not None:
+            net.stats[self._averaged_stats] = self.snapshot.server_stats
+
+    def _check_cancelled(self) -> None:
+        if self.cancelled.is_set():
+            raise Interrupted
+
+
+def sample_clients(config: RunConfig, clients: int, round: int) -> list[int]:
+    """The clients that join a round, in order; the same for every algorithm under one seed."""
+    generator = seeds.numpy_generator(config.seed, "join", round)
+    low, high = config.joining_ratio
+    ratio = low if low == high else generator.uniform(low, high)
+    count = max(1, math.floor(ratio * clients + 0.5))
+    return sorted(generator.choice(clients, count, replace=False).tolist())
+
+
+def in_order(
+    pool: ThreadPoolExecutor,
+    job: Callable[[int], T],
+    indices: Sequence[int],
+    cost: Callable[[int], int],
+) -> Iterator[T]:
+    """Run `job` for every index in parallel; yield the results in the order of `indices`.
+
+    Works through groups, the next group already queued while one is consumed. Within
+    a group the costliest go first, so that no worker is left with a long job at the end.
+    """
+
+    def submit(group: Sequence[int]) -> list[Future[T]]:
+        futures = {i: pool.submit(job, i) for i in sorted(group, key=cost, reverse=True)}
+        return [futures[i] for i in group]
+
+    groups = [indices[k : k + GROUP] for k in range(0, len(indices), GROUP)]
+    waiting: list[Future[T]] = submit(groups[0]) if groups else []
+    for following in [*groups[1:], ()]:
+        current, waiting = waiting, submit(following)
+        current.reverse()
+        while current:
+            yield current.pop().result()
+
+
+def _defect(scores: Sequence[Score], round: int) -> str | None:
+    """What is wrong with the scores of a round, if anything is."""
+    for client, score in enumerate(scores):
+        if not math.isfinite(score.loss):
+            return f"the test loss of client {client} is {score.loss} in round {round}"
+    return None

@@ -1,0 +1,131 @@
+"""A round's jobs added up: traffic, losses, kept states, defects.
+
+Each client's result passes through here on its way to the aggregation and is then gone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pfl_bench.engine.algorithm import ServerState, Upload
+from pfl_bench.engine.client import Message, Score
+from pfl_bench.engine.snapshot import Snapshot
+
+CONVERGENCE = "convergence"
+RECORDABLE = {CONVERGENCE: "training loss and test accuracy before and after local learning"}
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What one client's job gives back."""
+
+    upload: Upload
+    state: dict[str, Tensor]
+    stats: Tensor | None
+    """Batch-norm statistics that the client keeps."""
+    sent_stats: Tensor | None
+    """Those that are averaged; as many came down with the message."""
+    received: Message
+    train_loss: float | None
+    score: Score | None
+    convergence: dict[str, tuple[float, Score]] | None
+
+    @property
+    def sent(self) -> Message:
+        """All that went up, as large as it is on the wire."""
+        return self.upload.message | self._stats_sent
+
+    @property
+    def got(self) -> Message:
+        """All that came down."""
+        return self.received | self._stats_sent
+
+    @property
+    def _stats_sent(self) -> Message:
+        return {} if self.sent_stats is None else {"batch-norm statistics": self.sent_stats}
+
+    @property
+    def defect(self) -> str | None:
+        if self.train_loss is not None and not math.isfinite(self.train_loss):
+            return f"the training loss of client {self.upload.client} is {self.train_loss}"
+        if not all(map(_is_finite, self.sent.values())):
+            return f"the upload of client {self.upload.client} holds values that are not finite"
+        return None
+
+
+class Tally:
+    """Gathers a round's uploads as they pass by on their way to the aggregation."""
+
+    def __init__(self, before: Snapshot):
+        self._before = before
+        self.clients = dict(before.clients)
+        self.stats = dict(before.stats)
+        self.scores: dict[int, Score] = {}
+        self.defect: str | None = None
+        self.train_loss: float | None = None
+        self.bytes_up = self.bytes_down = self.parameters_up = self.parameters_down = 0
+        self._mean_stats: Tensor | None = None
+        self._convergence: list[tuple[float, dict[str, tuple[float, Score]]]] = []
+
+    def uploads(self, trained: Iterator[Trained]) -> Iterator[Upload]:
+        for one in trained:
+            self._count(one)
+            yield one.upload
+
+    def _count(self, one: Trained) -> None:
+        index, weight = one.upload.client, one.upload.weight
+        self.bytes_up += _bytes(one.sent)
+        self.bytes_down += _bytes(one.got)
+        self.parameters_up += _parameters(one.sent)
+        self.parameters_down += _parameters(one.got)
+        if one.train_loss is not None:
+            self.train_loss = (self.train_loss or 0.0) + weight * one.train_loss
+        self.defect = self.defect or one.defect
+        if one.state:
+            self.clients[index] = one.state
+        if one.score is not None:
+            self.scores[index] = one.score
+        if one.convergence is not None:
+            self._convergence.append((weight, one.convergence))
+        if one.stats is not None:
+            self.stats[index] = one.stats
+        if one.sent_stats is not None:
+            if self._mean_stats is None:
+                self._mean_stats = torch.zeros_like(one.sent_stats)
+            self._mean_stats.add_(one.sent_stats, alpha=weight)
+
+    def snapshot(self, round: int, server: ServerState) -> Snapshot:
+        """The state after the round, given what the aggregation made of the server's."""
+        stats = self._before.server_stats if self._mean_stats is None else self._mean_stats
+        return Snapshot(round, server, self.clients, self.stats, stats)
+
+    def extras(self) -> dict[str, Any]:
+        """The convergence series: losses weighted by samples, accuracy over the joined clients."""
+        if not self._convergence:
+            return {}
+        series = {}
+        for when in ("before", "after"):
+            rows = [(weight, *values[when]) for weight, values in self._convergence]
+            series[when] = {
+                "train_loss": sum(weight * loss for weight, loss, _ in rows),
+                "accuracy": sum(s.correct for *_, s in rows) / sum(s.total for *_, s in rows),
+            }
+        return {CONVERGENCE: series}
+
+
+def _is_finite(value: Tensor) -> bool:
+    return not value.is_floating_point() or bool(torch.isfinite(value.sum()))
+
+
+def _bytes(message: Message) -> int:
+    return sum(value.numel() * value.element_size() for value in message.values())
+
+
+def _parameters(message: Message) -> int:
+    return sum(value.numel() for value in message.values() if value.is_floating_point())

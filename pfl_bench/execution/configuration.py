@@ -1,0 +1,231 @@
+"""From settings to something that can run: the configuration, its data and its partition."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pfl_bench import data
+from pfl_bench.base import UserError, shown, unknown, user_path
+from pfl_bench.config import (
+    Profile,
+    RunConfig,
+    Settings,
+    as_dict,
+    checked,
+    merge,
+    parse_ratio,
+    resolve,
+)
+from pfl_bench.data import Dataset, Partition, make_partition, read_pfllib, subset
+from pfl_bench.engine import RECORDABLE
+from pfl_bench.models import MODELS, model_spec
+from pfl_bench.plugins import load_algorithm, plugin_fingerprint
+
+Fingerprint = Callable[[str, str, Path], str]
+"""Gives the fingerprint of a dataset by name, source and data folder."""
+
+PFLLIB = "pfllib:"
+_DECIDED_BY_PFLLIB = (
+    "dataset", "source", "fraction", "setting", "beta", "clients", "of", "classes_per_client",
+    "partition_seed",
+)  # fmt: skip
+
+
+def configure(
+    profile: Profile,
+    chosen: Mapping[str, Any],
+    hyper: Mapping[str, Any],
+    data_dir: Path,
+    fingerprint: Fingerprint | None = None,
+) -> RunConfig:
+    """The configuration of a run from what the user chose; raises UserError where it cannot be.
+
+    `fingerprint` tells the data's for those who read results and need not have the data."""
+    chosen = checked(chosen, "this run")
+    # A misspelt model or dataset would never apply and nobody would notice.
+    for model in profile.models:
+        model_spec(model)
+    for dataset in profile.datasets:
+        data.describe(dataset, data_dir)
+    partition = chosen.get("partition")
+    if partition is not None:
+        return _configure_pfllib(profile, chosen, hyper, _pfllib_path(partition))
+    name = chosen.get("dataset") or profile.run.get("dataset") or Settings().dataset
+    spec = data.describe(name, data_dir)
+    settings = merge(profile, {**chosen, "dataset": name}, default_model=spec.model)
+    source = settings.source or "real"
+    if source == "standin" and spec.standin is None and "source" not in chosen:
+        source = "real"
+    _check_consistency(settings, chosen)
+    practical, pathological = (settings.setting == s for s in ("practical", "pathological"))
+    per_client = settings.classes_per_client or spec.classes_per_client
+    config = _config(
+        settings,
+        hyper,
+        dataset=name,
+        source=source,
+        data_fingerprint="",
+        setting=settings.setting,
+        beta=(settings.beta or 0.1) if practical else None,
+        clients=settings.clients,
+        sampled_from=settings.of if settings.of != settings.clients else None,
+        classes_per_client=per_client if pathological else None,
+    )
+    # Last, because a stand-in may have to be drawn for it: a mistake is told before that.
+    tell = fingerprint or data.fingerprint
+    return replace(config, data_fingerprint=tell(name, source, data_dir))
+
+
+def _configure_pfllib(
+    profile: Profile, chosen: Mapping[str, Any], hyper: Mapping[str, Any], path: Path
+) -> RunConfig:
+    """A partition from outside brings its own data and decides all that belongs to it."""
+    for key in _DECIDED_BY_PFLLIB:
+        if key in chosen:
+            raise UserError(
+                f"{key} cannot be {chosen[key]!r}: the partition {str(path)!r} decides it"
+            )
+    dataset, partition = _pfllib(path)
+    default_model = next(n for n, spec in MODELS.items() if spec.kind == dataset.kind)
+    settings = merge(profile, {**chosen, "dataset": dataset.name}, default_model=default_model)
+    return _config(
+        replace(settings, fraction=1.0, partition_seed=Settings().partition_seed),
+        hyper,
+        dataset=dataset.name,
+        source="pfllib",
+        data_fingerprint=f"{dataset.fingerprint}-{partition.fingerprint}",
+        setting="pfllib",
+        beta=None,
+        clients=partition.clients,
+        sampled_from=None,
+        classes_per_client=None,
+    )
+
+
+def _config(settings: Settings, hyper: Mapping[str, Any], **facts: Any) -> RunConfig:
+    assert settings.model is not None
+    spec = model_spec(settings.model)
+    algorithm = load_algorithm(settings.algo)
+    record = tuple(sorted({name.strip() for name in settings.record.split(",")} - {""}))
+    _check_record(record, {**RECORDABLE, **algorithm.recordable}, settings.algo)
+    values = resolve(algorithm.Hyper, settings.model, hyper, settings.algo)
+    return RunConfig(
+        algo=settings.algo,
+        hyper=as_dict(values),
+        fraction=settings.fraction,
+        partition_seed=settings.partition_seed,
+        model=settings.model,
+        rounds=settings.rounds,
+        local_epochs=settings.local_epochs,
+        batch_size=settings.batch_size,
+        lr=spec.lr if settings.lr is None else settings.lr,
+        joining_ratio=parse_ratio(settings.joining_ratio),
+        eval_every=settings.eval_every,
+        patience=settings.patience,
+        bn_stats=settings.bn_stats,
+        seed=settings.seed,
+        record=record,
+        plugin=plugin_fingerprint(settings.algo),
+        **facts,
+    )
+
+
+def _check_consistency(settings: Settings, chosen: Mapping[str, Any]) -> None:
+    """Refuse what contradicts itself: a value that the chosen setting would silently ignore."""
+    if "beta" in chosen and settings.setting != "practical":
+        raise UserError(
+            f"beta {chosen['beta']:g} belongs to the practical setting, not to {settings.setting!r}"
+        )
+    if "classes_per_client" in chosen and settings.setting != "pathological":
+        raise UserError(
+            f"classes_per_client {chosen['classes_per_client']} belongs to the pathological "
+            f"setting, not to {settings.setting!r}"
+        )
+    if settings.of is not None and settings.of < settings.clients:
+        raise UserError(
+            f"{settings.clients} clients cannot be drawn from a partition of {settings.of}"
+        )
+
+
+def _check_record(record: Iterable[str], recordable: Mapping[str, str], algo: str) -> None:
+    for name in record:
+        if name not in recordable:
+            raise unknown(f"series to record for {algo}", name, recordable)
+
+
+def load_data(
+    config: RunConfig, data_dir: Path, partition: str | None
+) -> tuple[Dataset, Partition]:
+    """The data of a run and how it is dealt; refused where the data are no longer those that the
+    configuration names."""
+    if config.source == "pfllib":
+        if partition is None:
+            raise UserError(
+                f"the run {config.key} uses a PFLlib partition; say where with --partition "
+                f"{PFLLIB}PATH"
+            )
+        dataset, dealt = _pfllib(_pfllib_path(partition))
+        found = f"{dataset.fingerprint}-{dealt.fingerprint}"
+        _must_be(config.data_fingerprint, found, dataset.name)
+        return dataset, dealt
+    content = (config.dataset, config.source, data_dir, config.data_fingerprint)
+    dataset = _dataset(*content, config.fraction, config.partition_seed)
+    return dataset, _partition(
+        *content, config.fraction, config.partition_seed,
+        config.setting, config.clients, config.beta, config.classes_per_client,
+        config.sampled_from,
+    )  # fmt: skip
+
+
+def _must_be(wanted: str, found: str, name: str) -> None:
+    if found != wanted:
+        raise UserError(
+            f"the data of {name!r} are not those that the run was configured for: their "
+            f"fingerprint is {found}, not {wanted}"
+        )
+
+
+@functools.lru_cache(maxsize=1)
+def _dataset(
+    name: str, source: str, data_dir: Path, fingerprint: str, fraction: float, seed: int
+) -> Dataset:
+    dataset = data.load(name, source, data_dir)
+    _must_be(fingerprint, dataset.fingerprint, name)
+    if fraction == 1:
+        return dataset
+    kept = subset(dataset.y, fraction, seed)
+    return replace(dataset, x=dataset.x[kept], y=dataset.y[kept])
+
+
+@functools.lru_cache(maxsize=1)
+def _partition(
+    name: str, source: str, data_dir: Path, fingerprint: str, fraction: float, seed: int,
+    setting: str, clients: int, beta: float | None, classes_per_client: int | None,
+    sampled_from: int | None,
+) -> Partition:  # fmt: skip
+    dataset = _dataset(name, source, data_dir, fingerprint, fraction, seed)
+    return make_partition(
+        dataset.y,
+        dataset.classes,
+        setting=setting,
+        clients=clients,
+        beta=0.1 if beta is None else beta,
+        classes_per_client=classes_per_client,
+        sampled_from=sampled_from,
+        seed=seed,
+    )
+
+
+@functools.lru_cache(maxsize=1)
+def _pfllib(path: Path) -> tuple[Dataset, Partition]:
+    return read_pfllib(path)
+
+
+def _pfllib_path(text: str) -> Path:
+    if not text.startswith(PFLLIB):
+        raise UserError(f"--partition cannot be {shown(text)}; allowed: {PFLLIB}PATH")
+    return user_path(text.removeprefix(PFLLIB))

@@ -1,0 +1,65 @@
+"""What a run asks of a machine, as a scheduler must know it beforehand: cores, a GPU, memory.
+
+Memory is estimated from the configuration: the shapes of the model, of what the method keeps on
+every client and of what it sends, without a value being computed. It errs on the side of too much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pfl_bench.config import RunConfig, resolve
+from pfl_bench.data import Dataset
+from pfl_bench.engine import IN_FLIGHT, Start, Task, build_network
+from pfl_bench.models import build_model, inputs_of
+from pfl_bench.plugins import load_algorithm
+
+PROCESS_BYTES = 600_000_000
+"""Python with torch, before any data."""
+WORKER_BYTES = 250_000_000
+"""The activations of a batch, per client trained at the same time."""
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What is asked for one run."""
+
+    cores: int = 1
+    gpus: float = 0.0
+    """Cards; a fraction shares one with other runs."""
+    memory: int = 0
+    """Bytes, the data aside: it is shared by the runs of a machine."""
+
+
+def memory_of(config: RunConfig, dataset: Dataset, clients: int, workers: int) -> int:
+    """Bytes that a run holds at its peak, by estimate; UserError where its model cannot read the
+    data."""
+    inputs = inputs_of(dataset, config.dataset, config.model)
+    task = Task(
+        config=config,
+        classes=dataset.classes,
+        train_sizes=(1,) * clients,
+        build_model=lambda: build_model(config.model, inputs),
+    )
+    kind = load_algorithm(config.algo)
+    algorithm = kind(resolve(kind.Hyper, config.model, config.hyper, config.algo), task)
+    with torch.device("meta"):
+        net = build_network(algorithm)
+        start = Start(net.copy(net.parts), net.trainable.clone())
+        kept = _size(algorithm.client_state(start)) + net.stats.nbytes
+        server = _size(algorithm.server_state(start))
+    model = net.vector.nbytes
+    state = server + clients * kept
+    messages = min(clients, IN_FLIGHT) * model
+    workspaces = workers * (3 * model + WORKER_BYTES)  # values, gradients, what was received
+    # The state twice: as the run holds it, and as a checkpoint on its way.
+    return PROCESS_BYTES + workspaces + messages + 2 * state
+
+
+def _size(state: Mapping[str, Tensor | Sequence[Tensor]]) -> int:
+    values = (v if isinstance(v, Tensor) else list(v) for v in state.values())
+    return sum(v.nbytes if isinstance(v, Tensor) else sum(t.nbytes for t in v) for v in values)

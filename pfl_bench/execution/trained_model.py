@@ -1,0 +1,74 @@
+"""A trained model to look into: the simulator of a run in the state after its last round.
+
+For what needs more than a run's records, such as saliency maps or attacks. The state is kept beside
+the result; a result that was stored without one is computed once more for it, in a store of its own
+within the run's folder (so that it can be cut off and continued), and its records stay as they are.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+
+from pfl_bench.base import UserError
+from pfl_bench.config import RunConfig
+from pfl_bench.engine import Simulator
+from pfl_bench.execution.runner import Options, Watcher, execute, prepare
+from pfl_bench.store import Checkpoint, DamagedError, Store, StoredRun, same_result
+
+_REPLAY = "replay"
+
+
+def trained(
+    config: RunConfig, store: Store, options: Options, watcher: Watcher | None = None
+) -> Simulator:
+    """A prepared simulator whose `snapshot` is the state after the last round of the run.
+
+    That is round `config.rounds`, or an earlier one where patience ended the run; the best round's
+    state is not kept. A run that is not stored is run, stored and kept. Raises UserError for a run
+    that was skipped or that diverged. `client(index, snapshot.round)` gives a client to work with.
+    """
+    watcher = watcher or Watcher()
+    run = execute(config, store, replace(options, keep_state=True), watcher)
+    if run.status != "finished":
+        reason = (run.summary or {}).get("reason")
+        raise UserError(f"the run {run.path.name} has no trained model: {run.status} ({reason})")
+    state = run.state() or _replayed(config, store, options, watcher)
+    simulator, _ = prepare(config, options)
+    try:
+        simulator.resume(state.round, state.tensors)
+    except DamagedError as misfit:
+        raise UserError(
+            f"the trained model kept in {run.path} does not fit: {misfit}; "
+            "`pfl-bench run --fresh` computes the run again"
+        ) from misfit
+    return simulator
+
+
+def _replayed(config: RunConfig, store: Store, options: Options, watcher: Watcher) -> Checkpoint:
+    """The state of a finished run that was not kept, computed once more and kept now."""
+    with store.open(config) as writer:
+        stored = writer.finished
+        if stored is None:
+            raise UserError(f"the result in {writer.folder} is gone; run it again")
+        if state := stored.state():
+            return state  # kept by another process, while this one waited
+        beside = Store(writer.folder / _REPLAY)
+        how = replace(options, keep_state=True, fresh=False, timed=False)
+        again = execute(config, beside, how, watcher)
+        state = again.state()
+        if state is None or not _agree(again, stored):
+            watcher.on_note(
+                f"the run {stored.path.name}, computed once more for its trained model, differs "
+                "from the stored result, which was made by other code, libraries or another machine"
+            )
+        if state is None:
+            raise UserError(f"the run {stored.path.name}, computed once more, is {again.status}")
+        writer.keep_state(state.tensors)
+        shutil.rmtree(beside.root)
+        return state
+
+
+def _agree(one: StoredRun, other: StoredRun) -> bool:
+    ours, theirs = one.records(), other.records()
+    return len(ours) == len(theirs) and all(map(same_result, ours, theirs))

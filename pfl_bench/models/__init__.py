@@ -1,0 +1,23 @@
+"""Backbones and what they are made of: layers, losses, and the network over one flat vector."""
+
+from typing import TYPE_CHECKING
+
+from pfl_bench.base.face import face
+
+if TYPE_CHECKING:
+    from pfl_bench.models.backbones import (
+        MODELS,
+        TEXT_LENGTH,
+        Inputs,
+        Model,
+        build_model,
+        inputs_of,
+        model_spec,
+        seeded,
+        useful_workers,
+    )
+    from pfl_bench.models.layers import WideLinear
+    from pfl_bench.models.losses import balanced_softmax, mmd
+    from pfl_bench.models.network import Network
+
+__getattr__, __dir__, __all__ = face(__name__, __file__)

@@ -1,0 +1,299 @@
+"""What every algorithm must hold, as tests that pytest collects.
+
+A plugin's test file subclasses `AlgorithmConformance` and names its algorithm:
+
+    class TestMyAlgo(AlgorithmConformance):
+        name = load_plugin(Path(__file__).with_name("my_algo.py"))
+
+That a method does what its paper says is not tested here: no general test can know.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import math
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from pfl_bench.base import UserError
+from pfl_bench.config import Knob, RunConfig, knobs, resolve
+from pfl_bench.engine import CONVERGENCE, Client, Message
+from pfl_bench.plugins.registry import load_algorithm
+from pfl_bench.plugins.testing import (
+    toy_algorithm,
+    toy_client,
+    toy_config,
+    toy_dataset,
+    toy_run,
+    toy_simulator,
+)
+from pfl_bench.store import RoundRecord, same_result
+
+_references: dict[str, list[RoundRecord]] = {}
+"""By configuration: several properties compare with one run, which is computed once."""
+
+
+class AlgorithmConformance:
+    """The properties, each on a small problem; see the module's docstring."""
+
+    name: ClassVar[str]
+    """The algorithm under test."""
+    hyper: ClassVar[Mapping[str, Any]] = {}
+    """Hyper-parameters that differ from the defaults, to test a variant."""
+
+    @pytest.fixture
+    def algo(self) -> str:
+        return self.name
+
+    @pytest.fixture
+    def reference(self, algo: str) -> list[RoundRecord]:
+        """The records of the run of `_partly_joined`, on one worker and without a break."""
+        config = self._partly_joined(algo)
+        if config.key not in _references:
+            _references[config.key] = toy_run(config)
+        return _references[config.key]
+
+    def _config(self, algo: str, **changes: Any) -> RunConfig:
+        return toy_config(algo, self.hyper, **changes)
+
+    def _partly_joined(self, algo: str) -> RunConfig:
+        return self._config(algo, rounds=4, joining_ratio=(0.5, 1.0))
+
+    # --- a run is a pure function of its configuration ----------------------------------------
+
+    @pytest.mark.parametrize("workers", [2, 3])
+    def test_worker_count_changes_no_bit(
+        self, algo: str, reference: list[RoundRecord], workers: int
+    ) -> None:
+        assert_same(reference, toy_run(self._partly_joined(algo), workers=workers))
+
+    def test_resuming_from_any_round_changes_no_bit(
+        self, algo: str, reference: list[RoundRecord]
+    ) -> None:
+        config = self._partly_joined(algo)
+        cut = random.Random(algo).randint(1, config.rounds - 1)
+        first, second = toy_simulator(config), toy_simulator(config)
+        before = list(islice(first.rounds(), cut))
+        tensors = {name: value.clone() for name, value in first.snapshot.tensors().items()}
+        second.resume(cut, tensors)
+        assert_same(reference, [*before, *second.rounds()])
+
+    def test_another_seed_gives_another_result(self, algo: str) -> None:
+        left, right = (toy_run(self._config(algo, rounds=1, seed=seed)) for seed in (0, 1))
+        assert left[0].train_loss != right[0].train_loss
+
+    def test_global_random_state_is_left_alone(self, algo: str) -> None:
+        before = _global_states()
+        toy_run(self._config(algo, rounds=1))
+        after = _global_states()
+        used = [library for library in before if before[library] != after[library]]
+        assert not used, f"the global generator was used of: {', '.join(used)}"
+
+    def test_global_random_state_has_no_influence(self, algo: str) -> None:
+        config = self._config(algo, rounds=1)
+        with _global_seed(1):
+            left = toy_run(config)
+        with _global_seed(2):
+            right = toy_run(config)
+        assert_same(left, right)
+
+    def test_recording_the_convergence_changes_nothing_else(
+        self, algo: str, reference: list[RoundRecord]
+    ) -> None:
+        """Scoring a model before its training must leave no trace in the training."""
+        recorded = toy_run(replace(self._partly_joined(algo), record=(CONVERGENCE,)))
+        assert_same(reference, [replace(record, extras={}) for record in recorded])
+
+    # --- what is sent and kept ----------------------------------------------------------------
+
+    def test_bytes_counted_are_the_tensors_sent(
+        self, algo: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        kind = load_algorithm(algo)
+        sent = {"up": 0, "down": 0}
+
+        def weigh(direction: str, message: Message) -> None:
+            for tensor in message.values():
+                sent[direction] += tensor.detach().contiguous().numpy().nbytes
+
+        original = kind.local_update
+
+        def spying(self: Any, client: Client, received: Message) -> Message:
+            weigh("down", received)
+            upload = original(self, client, received)
+            weigh("up", upload)
+            return upload
+
+        monkeypatch.setattr(kind, "local_update", spying)
+        records = toy_run(self._config(algo))
+        assert sent["up"] == sum(record.bytes_up for record in records)
+        assert sent["down"] == sum(record.bytes_down for record in records)
+
+    def test_declared_client_state_is_all_that_survives(
+        self, algo: str, reference: list[RoundRecord], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Filling the workspace with NaN before each job must not change a bit."""
+
+        class OnPoisonedWorkspace(Client):
+            def __init__(self, *facts: Any):
+                super().__init__(*facts)
+                self.net.vector.fill_(math.nan)
+
+        monkeypatch.setattr("pfl_bench.engine.simulator.Client", OnPoisonedWorkspace)
+        assert_same(reference, toy_run(self._partly_joined(algo)))
+
+    def test_undeclared_client_state_is_refused(self, algo: str) -> None:
+        client, _ = toy_client(toy_algorithm(self._config(algo)))
+        with pytest.raises(KeyError, match="not declared"):
+            client.state["smuggled"] = torch.zeros(1)
+
+    def test_messages_and_states_are_never_changed_in_place(self, algo: str) -> None:
+        simulator = toy_simulator(self._config(algo, rounds=4))
+        rounds = simulator.rounds()
+        next(rounds), next(rounds)
+        tensors = simulator.snapshot.tensors()
+        copies = {name: value.clone() for name, value in tensors.items()}
+        next(rounds)
+        changed = [name for name in tensors if not torch.equal(tensors[name], copies[name])]
+        assert not changed, f"changed in place: {changed}"
+
+    def test_memory_holds_a_model_per_client_only_if_the_method_keeps_one(self, algo: str) -> None:
+        clients = 12
+        config = self._config(algo, clients=clients, rounds=2, batch_size=3, setting="iid")
+        dataset = toy_dataset(samples=120)
+        client, _ = toy_client(toy_algorithm(config, dataset), dataset)
+        kept = _bytes(client.state.values())
+        workspace = initial_values = _bytes([client.net.vector])
+        del client
+        earlier = _living_tensors()
+        simulator = toy_simulator(config, dataset)
+        for _ in simulator.rounds():
+            pass
+        snapshot = simulator.snapshot.tensors()
+        server = _bytes(value for name, value in snapshot.items() if name.startswith("server/"))
+        del snapshot
+        held = _bytes(_living_tensors()) - _bytes(earlier)
+        allowed = clients * kept + server + workspace + initial_values
+        assert held <= allowed, f"{held:,} bytes are held where {allowed:,} are accounted for"
+
+    # --- learning -----------------------------------------------------------------------------
+
+    def test_training_loss_goes_down(self, algo: str) -> None:
+        first, *_, last = toy_run(self._config(algo, rounds=6))
+        assert first.train_loss is not None and last.train_loss is not None, (
+            "local training reports no loss: use client.train or client.report"
+        )
+        assert last.train_loss < first.train_loss, f"from {first.train_loss} to {last.train_loss}"
+
+    # --- what the plugin says of itself -------------------------------------------------------
+
+    def test_the_plugin_describes_itself(self, algo: str) -> None:
+        kind = load_algorithm(algo)
+        for text in (kind.title, kind.summary, kind.citation, kind.scored_model):
+            assert text.strip()
+
+    def test_every_knob_says_what_it_means_and_where_it_comes_from(self, algo: str) -> None:
+        for knob in _knobs(algo):
+            assert knob.meaning and knob.source, f"{knob.name} does not"
+
+    def test_no_default_switches_the_method_off(self, algo: str) -> None:
+        for knob in _knobs(algo):
+            if knob.off is not None:
+                assert knob.off not in _defaults(knob), f"{knob.name} does"
+
+    def test_every_default_is_a_value_that_a_user_may_give(self, algo: str) -> None:
+        for knob in _knobs(algo):
+            for default in _defaults(knob):
+                assert knob.convert(default) == default, f"{knob.name} has a default that is not"
+
+    def test_an_unknown_hyper_parameter_is_refused_in_a_sentence_that_lists_the_valid_ones(
+        self, algo: str
+    ) -> None:
+        message = _refusal(algo, "no_such_knob", 1)
+        assert "'no_such_knob'" in message
+        assert all(knob.name in message for knob in _knobs(algo))
+
+    def test_an_impossible_value_is_refused_in_a_sentence_that_says_what_is_allowed(
+        self, algo: str
+    ) -> None:
+        for knob in _knobs(algo):
+            for value in _impossible_values(knob):
+                message = _refusal(algo, knob.name, value)
+                assert f"{knob.name}={value!r}" in message
+                assert knob.allowed in message
+
+
+def assert_same(left: Sequence[RoundRecord], right: Sequence[RoundRecord]) -> None:
+    """The two runs agree to the last bit in everything but time."""
+    assert len(left) == len(right), f"{len(left)} rounds against {len(right)}"
+    for a, b in zip(left, right, strict=True):
+        assert same_result(a, b), f"round {a.round} differs"
+
+
+def _global_states() -> dict[str, Any]:
+    """Where the global generators stand, by library, as values that can be compared."""
+    numpy = np.random.get_state(legacy=False)
+    return {
+        "torch": torch.get_rng_state().tolist(),
+        "numpy": (numpy["state"]["key"].tolist(), numpy["state"]["pos"], numpy["has_gauss"]),
+        "random": random.getstate(),
+    }
+
+
+@contextlib.contextmanager
+def _global_seed(seed: int) -> Iterator[None]:
+    """Global generators set to `seed`, and afterwards to what they were."""
+    before = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    torch.manual_seed(seed)
+    np.random.seed(seed)
+    random.seed(seed)
+    yield
+    torch.set_rng_state(before[0])
+    np.random.set_state(before[1])
+    random.setstate(before[2])
+
+
+def _living_tensors() -> list[Tensor]:
+    """Every floating-point tensor of the process; holding them keeps their memory from reuse."""
+    gc.collect()
+    return [x for x in gc.get_objects() if type(x) is Tensor and x.is_floating_point()]
+
+
+def _bytes(tensors: Any) -> int:
+    """The memory behind some tensors, what they share counted once."""
+    storages = (tensor.untyped_storage() for tensor in tensors)
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+
+
+def _knobs(algo: str) -> list[Knob]:
+    return list(knobs(load_algorithm(algo).Hyper).values())
+
+
+def _defaults(knob: Knob) -> list[Any]:
+    return [knob.default, *knob.by_model.values()]
+
+
+def _impossible_values(knob: Knob) -> list[Any]:
+    """Values of the wrong type, and values beyond each end of the range."""
+    if knob.choices is not None or knob.kind is bool:
+        return ["neither"]
+    if knob.kind is str:
+        return []
+    beyond = [knob.low - 1] if knob.low is not None else []
+    beyond += [knob.high + 1] if knob.high is not None else []
+    return ["much", True, "nan", *beyond]
+
+
+def _refusal(algo: str, name: str, value: Any) -> str:
+    with pytest.raises(UserError) as caught:
+        resolve(load_algorithm(algo).Hyper, "cnn", {name: value}, algo)
+    return str(caught.value)

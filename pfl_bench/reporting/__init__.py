@@ -1,0 +1,15 @@
+"""From stored runs to what people read: metrics, costs, statistics, comparisons; tables, figures
+and the report are packages within.
+"""
+
+from typing import TYPE_CHECKING
+
+from pfl_bench.base.face import face
+
+if TYPE_CHECKING:
+    from pfl_bench.reporting import comparison
+    from pfl_bench.reporting.comparison import Comparison, bars, scored
+    from pfl_bench.reporting.metrics import MEASURES
+    from pfl_bench.reporting.published import published_accuracy
+
+__getattr__, __dir__, __all__ = face(__name__, __file__)

@@ -1,0 +1,199 @@
+"""Two stored runs side by side: what differs in their configurations, figures and curves.
+
+Reads only. How the runs are named on the command line and printed is in `cli.compare`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from pfl_bench.base import UserError, plot_style
+from pfl_bench.config import RunConfig
+from pfl_bench.store import RoundRecord, StoredRun, remarks, summarise
+
+BARS = "▁▂▃▄▅▆▇█"
+MOST_BARS = 60
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two runs, with its records read."""
+
+    run: StoredRun
+    records: list[RoundRecord]
+    summary: Mapping[str, Any]
+
+    @property
+    def curve(self) -> list[tuple[int, float]]:
+        return scored(self.records)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One line of the summary; None where a run has no such figure."""
+
+    name: str
+    a: float | None
+    b: float | None
+    digits: int = 2
+
+    @property
+    def difference(self) -> float | None:
+        """The second less the first."""
+        return None if self.a is None or self.b is None else self.b - self.a
+
+
+@dataclass(frozen=True)
+class Comparison:
+    a: Side
+    b: Side
+    settings: dict[str, tuple[Any, Any]]
+    """The settings that differ; those that only one run has are None in the other."""
+    figures: list[Figure]
+    better: tuple[int, int, int] | None
+    """Clients on which the first run, the second, neither is better in its best round; None where
+    the two do not have the same clients."""
+    problems: tuple[str, str]
+    """What each run learnt, in a line."""
+
+
+def compare(
+    a: StoredRun, b: StoredRun, known: Mapping[str, str] = MappingProxyType({})
+) -> Comparison:
+    """Put two runs side by side; an unfinished one is taken as far as it went. `known` has what
+    other runs say of data, by fingerprint."""
+    sides, said = (_side(a), _side(b)), remarks((a, b), known)
+    return Comparison(
+        *sides,
+        settings=_different_settings(a.config, b.config),
+        figures=_figures(*sides),
+        better=_clients(*sides),
+        problems=(_problem(a, said), _problem(b, said)),
+    )
+
+
+def _problem(run: StoredRun, said: Mapping[str, str]) -> str:
+    from pfl_bench.data import problem  # and with it numpy
+
+    try:
+        config = RunConfig.from_dict(run.config)
+        return problem(config, said.get(config.data_fingerprint, ""))
+    except (KeyError, TypeError, ValueError) as error:  # written by hand
+        raise UserError(f"the run {run.path.name} is not configured as a run: {error}") from error
+
+
+def _side(run: StoredRun) -> Side:
+    if run.status == "damaged":
+        raise UserError(f"the run {run.path.name} is damaged: {run.damage}")
+    records = run.records()
+    if all(record.accuracy is None for record in records):
+        reason = (run.summary or {}).get("reason")
+        because = f" ({run.status}: {reason})" if reason else f" ({run.status})"
+        raise UserError(f"the run {run.path.name} has no scored round to compare{because}")
+    return Side(run, records, {**(run.summary or {}), **summarise(records)})
+
+
+def _different_settings(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    left, right = _flat(a), _flat(b)
+    names = dict.fromkeys((*left, *right))
+    pairs = {name: (left.get(name), right.get(name)) for name in names}
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings, with hyper-parameters among them under their own names."""
+    settings = {name: value for name, value in config.items() if name != "hyper"}
+    return settings | {f"set {name}": value for name, value in config.get("hyper", {}).items()}
+
+
+def _figures(a: Side, b: Side) -> list[Figure]:
+    percent = (
+        ("best accuracy (%)", "best", "accuracy"),
+        ("  mean over clients (%)", "best", "mean_over_clients"),
+        ("  std over clients (points)", "best", "std_over_clients"),
+        ("  worst decile of clients (%)", "best", "worst_decile"),
+        ("last accuracy (%)", "last", "accuracy"),
+    )
+    whole = (
+        ("rounds", "rounds", 1.0, 0),
+        ("seconds per round", "seconds_per_round", 1.0, 2),
+        ("MB up per client and round", "bytes_up_per_client", 1e6, 2),
+        ("MB down per client and round", "bytes_down_per_client", 1e6, 2),
+    )
+
+    def scores(when: str, key: str, factor: float = 1.0) -> tuple[float, float]:
+        return factor * a.summary[when][key], factor * b.summary[when][key]
+
+    def totals(key: str, unit: float) -> tuple[float | None, float | None]:
+        found = a.summary.get(key), b.summary.get(key)
+        first, second = (None if value is None else value / unit for value in found)
+        return first, second
+
+    return [
+        *(Figure(name, *scores(when, key, 100)) for name, when, key in percent),
+        Figure("best round", *scores("best", "round"), digits=0),
+        *(Figure(name, *totals(key, unit), digits=digits) for name, key, unit, digits in whole),
+    ]
+
+
+def _clients(a: Side, b: Side) -> tuple[int, int, int] | None:
+    """Only a common partition makes client 3 of one run client 3 of the other."""
+    prints = [side.summary.get("partition_fingerprint") for side in (a, b)]
+    if prints[0] is None or prints[0] != prints[1]:
+        return None
+    left, right = _best_correct(a), _best_correct(b)
+    if len(left) != len(right):
+        return None
+    pairs = list(zip(left, right, strict=True))
+    return sum(x > y for x, y in pairs), sum(x < y for x, y in pairs), sum(x == y for x, y in pairs)
+
+
+def _best_correct(side: Side) -> list[int]:
+    best = side.summary["best"]["round"]
+    return next(record.correct or [] for record in side.records if record.round == best)
+
+
+def scored(records: Sequence[RoundRecord]) -> list[tuple[int, float]]:
+    """The scored rounds and their accuracy in percent."""
+    return [(r.round, 100 * r.accuracy) for r in records if r.accuracy is not None]
+
+
+def bars(curve: Sequence[tuple[int, float]], rounds: int, low: float, high: float) -> str:
+    """A curve as a line of MOST_BARS at most over rounds 1 to `rounds`, on the scale low to high;
+    blank after its last round. Each bar is the last score up to its round."""
+    width, steps = min(MOST_BARS, rounds), len(BARS) - 1
+    line = ""
+    for k in range(width):
+        until = max(1, round((k + 1) * rounds / width))
+        known = [value for number, value in curve if number <= until]
+        is_over = until > curve[-1][0] and k * rounds / width >= curve[-1][0]
+        if is_over or not known:
+            line += " "
+            continue
+        line += BARS[round(steps * (known[-1] - low) / (high - low)) if high > low else 0]
+    return line.rstrip()
+
+
+def save_curves(comparison: Comparison, names: tuple[str, str], path: Path) -> None:
+    """Both curves in one picture; the suffix of `path` says the format."""
+    import seaborn as sns
+    from matplotlib.ticker import MaxNLocator
+
+    from pfl_bench.reporting.figures import caption
+
+    with plot_style.drawing(path.stem):
+        figure, (axes,) = plot_style.blank(6.4, 4.0)
+        for side, name, style in zip((comparison.a, comparison.b), names, ("-", "--"), strict=True):
+            rounds, accuracy = zip(*side.curve, strict=True)
+            sns.lineplot(x=rounds, y=accuracy, ax=axes, label=name, linestyle=style)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.set_xlabel("round")
+        axes.set_ylabel("test accuracy (%)")
+        a, b = comparison.problems
+        caption.put(figure, f"{a}." if a == b else f"A: {a}. B: {b}.")
+        sns.despine(ax=axes)
+        plot_style.save(figure, path)

@@ -1,0 +1,292 @@
+"""What the report says of the stored runs, as plain JSON values: each run, and the experiments in
+which methods met on equal terms.
+
+Reads only, and trusts nothing: a run that cannot be understood is listed with the reason. Tables
+are in `tables`, the page in `report`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from itertools import accumulate
+from typing import Any
+
+from pfl_bench import data
+from pfl_bench.base import UserError
+from pfl_bench.config import RunConfig, as_dict, needs, resolve, run_command
+from pfl_bench.plugins import load_algorithm
+from pfl_bench.store import RoundRecord, StoredRun, flat, from_json, remarks, summarise, to_json
+
+MEGA = 1e6
+CURVE_POINTS = 400
+"""A longer curve is thinned to about this many rounds: a page shows no more."""
+
+# What the values of another version, or such as are made to mislead, can raise while being read.
+UNREADABLE = (KeyError, TypeError, ValueError, ArithmeticError, RecursionError, UserError)
+
+# The method itself and what may differ between two runs of it; the rest makes the experiment.
+_METHOD = ("algo", "hyper", "plugin")
+_NOT_EXPERIMENT = (*_METHOD, "seed", "record")
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """The runs that can be shown, as found and as told, and those that cannot."""
+
+    runs: list[dict[str, Any]]
+    experiments: list[dict[str, Any]]
+    unreadable: list[dict[str, str]]
+
+
+def gather(stored: Iterable[StoredRun]) -> Gathered:
+    """All runs of a store; `experiments` and their methods point into `runs` by position."""
+    runs: list[dict[str, Any]] = []
+    configs: list[RunConfig] = []
+    unreadable = []
+    found = list(stored)
+    said = remarks(run for run in found if run.status != "damaged")
+    for run in found:
+        if run.status == "damaged":
+            unreadable.append({"folder": run.path.name, "problem": run.damage or "damaged"})
+            continue
+        try:
+            config = checked_config(run)
+            told = _told(run, config)
+        except UNREADABLE:
+            problem = "its content is not that of a run of this version"
+            unreadable.append({"folder": run.path.name, "problem": problem})
+            continue
+        runs.append(told)
+        configs.append(config)
+    return Gathered(runs, _experiments(configs, said), unreadable)
+
+
+def checked_config(run: StoredRun) -> RunConfig:
+    """The run's configuration, of the types that names and sorting rely on."""
+    if not isinstance(run.config, dict):
+        raise TypeError("a configuration that does not hold names and values")
+    config = RunConfig.from_dict(run.config)
+    names = (config.algo, config.dataset, config.source, config.setting, config.model)
+    numbers = (config.clients, config.rounds, config.seed)
+    if not all(isinstance(n, str) for n in names) or not all(isinstance(n, int) for n in numbers):
+        raise TypeError("a name that is not text or a number that is not whole")
+    if not isinstance(config.fraction, int | float):
+        raise TypeError("a share of the data that is not a number")
+    if not isinstance(config.hyper, dict):
+        raise TypeError("hyper-parameters that are not names and values")
+    return config
+
+
+# --- one run --------------------------------------------------------------------------------------
+
+
+def _told(run: StoredRun, config: RunConfig) -> dict[str, Any]:
+    records = run.records()
+    summary = run.summary or summarise(records)
+    origin = summary.get("provenance", {})
+    best = summary["best"]
+    told = {
+        "key": run.key,
+        "folder": run.path.name,
+        "status": run.status,
+        "reason": summary.get("reason"),
+        "method": method_title(config.algo),
+        "dataset": data.title(config.dataset, config.source),
+        "setting": config.setting_label,
+        "model": config.model,
+        "clients": int(config.clients),
+        "seed": int(config.seed),
+        "rounds": len(records),
+        "best": _score(best),
+        "last": _score(summary["last"]),
+        "seconds": _figure(summary["total_seconds"]) if records else None,
+        "secondsPerRound": _figure(summary["seconds_per_round"]),
+        "bytesUp": _figure(summary["bytes_up_per_client"]),
+        "bytesDown": _figure(summary["bytes_down_per_client"]),
+        "memory": _figure(origin.get("peak_memory")) if records else None,
+        "finished": str(origin.get("finished") or ""),
+        "config": _texts(run.config),
+        "provenance": _texts({**origin, **_circumstances(summary)}),
+        "command": run_command(config),
+        "needs": needs(config),
+        "curve": _curve(records),
+        "perClient": _per_client(records, best["round"]) if best else None,
+    }
+    return from_json(to_json(told))  # proves that it is JSON, while the run can still be refused
+
+
+def _score(score: Mapping[str, Any] | None) -> dict[str, float | None] | None:
+    names = ("round", "accuracy", "mean_over_clients", "std_over_clients", "worst_decile")
+    return None if score is None else {name: _figure(score[name]) for name in names}
+
+
+def _circumstances(summary: Mapping[str, Any]) -> dict[str, Any]:
+    names = ("data", "device", "workers", "timed", "partition_fingerprint")
+    return {name: summary[name] for name in names if name in summary}
+
+
+def _figure(value: Any) -> float | None:
+    """Six significant digits; None for what is absent or not finite."""
+    return None if value is None or not math.isfinite(value) else float(f"{value:.6g}")
+
+
+def _curve(records: Sequence[RoundRecord]) -> dict[str, list[Any]]:
+    """Series by round. Seconds and megabytes are those spent up to the round's end."""
+    step = math.ceil(len(records) / CURVE_POINTS) or 1
+    last = len(records) - 1
+    shown = [k for k in range(len(records)) if (k + 1) % step == 0 or k == last]
+    seconds = list(accumulate(record.total_seconds for record in records))
+    traffic = list(accumulate(record.bytes_up + record.bytes_down for record in records))
+    return {
+        "round": [int(records[k].round) for k in shown],
+        "accuracy": [_figure(records[k].accuracy) for k in shown],
+        "testLoss": [_figure(records[k].test_loss) for k in shown],
+        "trainLoss": [_figure(records[k].train_loss) for k in shown],
+        "seconds": [_figure(seconds[k]) for k in shown],
+        "megabytes": [_figure(traffic[k] / MEGA) for k in shown],
+    }
+
+
+def _per_client(records: Sequence[RoundRecord], best_round: int) -> dict[str, list[int]]:
+    record = {record.round: record for record in records}[best_round]
+    correct, total = record.correct or [], record.total or []
+    if len(correct) != len(total):
+        raise ValueError("correct and total are of different clients")
+    return {"correct": list(map(int, correct)), "total": list(map(int, total))}
+
+
+def _texts(values: Mapping[str, Any]) -> dict[str, str]:
+    cells = flat(values)
+    return {name: v if isinstance(v, str) else to_json(v) for name, v in cells.items()}
+
+
+# --- names ----------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=256)
+def method_title(algo: str) -> str:
+    """An algorithm's title, or its bare name where it is not at hand."""
+    try:
+        return load_algorithm(algo).title
+    except UserError:
+        return str(algo)
+
+
+# --- experiments ----------------------------------------------------------------------------------
+
+
+def _experiments(configs: Sequence[RunConfig], said: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Runs that differ in method and seed alone. The one that tells most bears `featured`; `said`
+    has the remarks on data by fingerprint."""
+    groups: dict[str, list[int]] = {}
+    for position, config in enumerate(configs):
+        terms = {k: v for k, v in config.to_dict().items() if k not in _NOT_EXPERIMENT}
+        groups.setdefault(_canonical(terms), []).append(position)
+    firsts = [configs[members[0]] for members in groups.values()]
+    weights = [_weight(configs, members) for members in groups.values()]
+    told = [
+        {
+            "label": label,
+            "featured": weight == max(weights),
+            "dataset": data.title(first.dataset, first.source),
+            "setting": first.setting_label,
+            "series": _series(configs, members),
+        }
+        for label, first, members, weight in zip(
+            _distinct_labels(firsts, said), firsts, groups.values(), weights, strict=True
+        )
+    ]
+    return sorted(told, key=lambda one: one["label"].lower())
+
+
+def _weight(configs: Sequence[RunConfig], members: Sequence[int]) -> tuple[int, int]:
+    """Methods first, then rounds of all seeds."""
+    return len({configs[k].algo for k in members}), sum(configs[k].rounds for k in members)
+
+
+def _series(configs: Sequence[RunConfig], members: Sequence[int]) -> list[dict[str, Any]]:
+    """The methods of one experiment, each with the runs of its seeds."""
+    methods: dict[str, list[int]] = {}
+    for position in members:
+        terms = {name: getattr(configs[position], name) for name in _METHOD}
+        methods.setdefault(_canonical(terms), []).append(position)
+    variants = [configs[runs[0]] for runs in methods.values()]
+    told: list[dict[str, Any]] = [
+        {
+            "label": _method_label(config, [v for v in variants if v.algo == config.algo]),
+            "method": method_title(config.algo),
+            "runs": sorted(runs, key=[config.seed for config in configs].__getitem__),
+        }
+        for config, runs in zip(variants, methods.values(), strict=True)
+    ]
+    return sorted(told, key=lambda one: one["label"].lower())
+
+
+def _method_label(config: RunConfig, variants: Sequence[RunConfig]) -> str:
+    """The method's title; where it has variants here, with what is not as usual in this one."""
+    title, usual = method_title(config.algo), _defaults(config)
+    differing = [
+        f"{name}={_shown(value)}"
+        for name, value in _options(config).items()
+        if any(_options(other).get(name) != value for other in variants)
+        and not (name in usual and usual[name] == value)
+    ]
+    return f"{title} ({', '.join(differing)})" if differing else title
+
+
+def _options(config: RunConfig) -> dict[str, Any]:
+    return {"code": config.plugin, **config.hyper}
+
+
+def _defaults(config: RunConfig) -> dict[str, Any]:
+    """The hyper-parameters that need not be told; none where the algorithm is not at hand."""
+    try:
+        declared = load_algorithm(config.algo).Hyper
+        return as_dict(resolve(declared, config.model, {}, config.algo))
+    except UserError:
+        return {}
+
+
+def _distinct_labels(configs: Sequence[RunConfig], said: Mapping[str, str]) -> list[str]:
+    """A line for each experiment; where two would read the same, with what tells them apart."""
+    plain = [_label(config, said.get(config.data_fingerprint, "")) for config in configs]
+    count = Counter(plain)
+    alike: dict[str, list[dict[str, Any]]] = {}
+    for label, config in zip(plain, configs, strict=True):
+        alike.setdefault(label, []).append(asdict(config))
+    return [
+        f"{label}, {_difference(config, alike[label])}" if count[label] > 1 else label
+        for label, config in zip(plain, configs, strict=True)
+    ]
+
+
+def _difference(config: RunConfig, alike: Sequence[Mapping[str, Any]]) -> str:
+    mine = asdict(config)
+    names = [
+        name
+        for name in mine
+        if name not in _NOT_EXPERIMENT and any(other[name] != mine[name] for other in alike)
+    ]
+    return ", ".join(f"{name.replace('_', ' ')} {_shown(mine[name])}" for name in names)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple) and len(value) == 2:
+        return f"{value[0]:g}" if value[0] == value[1] else f"{value[0]:g}–{value[1]:g}"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _label(config: RunConfig, remark: str) -> str:
+    rounds = "1 round" if config.rounds == 1 else f"{config.rounds} rounds"
+    return f"{data.problem(config, remark)}, {rounds}"
+
+
+def _canonical(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, default=dict)

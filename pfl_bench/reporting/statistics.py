@@ -1,0 +1,184 @@
+"""How far our figures agree with the paper's: rankings, differences, winners, a paired test.
+
+A line is what competes: the cells of one column, or of one row where the columns compete. Figures
+on stand-in data are compared by rank only, since the paper's were measured on other data.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pfl_bench.reporting.metrics import MEASURES, Measure
+
+if TYPE_CHECKING:
+    from pfl_bench.reporting.tables import Cell, CellPlan, TablePlan
+
+EXACT_UP_TO = 20
+"""So many seeds' sign flips are enumerated; of more, SAMPLED are drawn."""
+SAMPLED = 100_000
+
+_SLACK = 1e-9
+"""Sums of the same differences in another order may differ in the last bits."""
+
+
+@dataclass(frozen=True)
+class PairedTest:
+    """A method against the best of the others, on the seeds that both have."""
+
+    method: str
+    rival: str
+    difference: float
+    """Mean of the method's figures less the rival's."""
+    digits: int
+    """As many as the measure is shown with."""
+    seeds: int
+    p: float
+    smallest_p: float
+    """What the test gives at best with so many seeds."""
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """One line of a table beside the paper's. None where there is too little to tell."""
+
+    line: str
+    competitors: int
+    """Those that both we and the paper have a figure for."""
+    kendall: float | None
+    spearman: float | None
+    mean_absolute_difference: float | None
+    paper_winners: tuple[str, ...]
+    """Those with the best figure, more than one where they are equal."""
+    our_winners: tuple[str, ...]
+    test: PairedTest | None
+
+    @property
+    def same_winner(self) -> bool:
+        """A tie shows no winner, neither theirs nor another."""
+        return len(self.our_winners) == 1 and self.our_winners == self.paper_winners
+
+
+def is_standin(cell: CellPlan) -> bool:
+    return any(config.source == "standin" for config in cell.configs)
+
+
+def agreement(plan: TablePlan) -> list[Agreement]:
+    """Every line that the paper has figures for, or in which the table's method is tested."""
+    found = (_of_line(plan, line, cells) for line, cells in plan.spec.lines().items())
+    return [one for one in found if one.competitors or one.test]
+
+
+def _of_line(plan: TablePlan, line: str, cells: Sequence[Cell]) -> Agreement:
+    measure = MEASURES[cells[0].measure]
+    plans = {plan.spec.competitor(cell): plan.cells[cell.row, cell.column] for cell in cells}
+    means = {name: cell.mean for name, cell in plans.items()}
+    ours = {name: mean for name, mean in means.items() if mean is not None}
+    paper = {
+        name: cell.cell.published.mean
+        for name, cell in plans.items()
+        if cell.cell.published is not None and cell.cell.published.mean is not None
+    }
+    both = [name for name in paper if name in ours]
+    x, y = [ours[name] for name in both], [paper[name] for name in both]
+    comparable = both and not any(is_standin(plans[name]) for name in both)
+    return Agreement(
+        line=line,
+        competitors=len(both),
+        kendall=kendall(x, y),
+        spearman=spearman(x, y),
+        mean_absolute_difference=(
+            statistics.fmean(abs(a - b) for a, b in zip(x, y, strict=True)) if comparable else None
+        ),
+        paper_winners=winners(dict(zip(both, y, strict=True)), measure.lower_is_better),
+        our_winners=winners(dict(zip(both, x, strict=True)), measure.lower_is_better),
+        test=_against_best(plan.spec.method, plans, ours, measure),
+    )
+
+
+def winners(figures: Mapping[str, float], lower_is_better: bool = False) -> tuple[str, ...]:
+    """The names with the best figure; nobody wins alone against nobody."""
+    if len(figures) < 2:
+        return ()
+    best = (min if lower_is_better else max)(figures.values())
+    return tuple(name for name, value in figures.items() if value == best)
+
+
+def ranks(values: Sequence[float]) -> list[float]:
+    """1 for the largest; equal values share the mean of the places they take."""
+    return [
+        1 + sum(other > value for other in values) + (values.count(value) - 1) / 2
+        for value in values
+    ]
+
+
+def kendall(x: Sequence[float], y: Sequence[float]) -> float | None:
+    """Kendall's τ-b; None for fewer than two pairs or where all values of a side are equal."""
+    agreeing, x_pairs, y_pairs = 0, 0, 0
+    for i in range(len(x)):
+        for j in range(i):
+            a, b = _sign(x[i] - x[j]), _sign(y[i] - y[j])
+            agreeing += a * b
+            x_pairs += abs(a)
+            y_pairs += abs(b)
+    return agreeing / math.sqrt(x_pairs * y_pairs) if x_pairs and y_pairs else None
+
+
+def spearman(x: Sequence[float], y: Sequence[float]) -> float | None:
+    """Spearman's ρ: the correlation of the ranks; None where `kendall` is."""
+    if len(set(x)) < 2 or len(set(y)) < 2:
+        return None
+    return statistics.correlation(ranks(list(x)), ranks(list(y)))
+
+
+def sign_flip_test(differences: Sequence[float]) -> float:
+    """Two-sided p of paired differences: the share of all ways to flip their signs under which the
+    mean is at least as far from zero as the one observed."""
+    import numpy as np
+
+    from pfl_bench.base import seeds
+
+    if len(differences) <= EXACT_UP_TO:
+        sums = np.zeros(1)
+        for difference in differences:
+            sums = np.concatenate((sums + difference, sums - difference))
+    else:
+        generator = seeds.numpy_generator(0, "sign flips")
+        signs = generator.choice((-1.0, 1.0), (SAMPLED, len(differences)))
+        sums = np.append(signs @ np.asarray(differences), sum(differences))
+    observed = abs(sum(differences))
+    slack = _SLACK * max(1.0, sum(map(abs, differences)))
+    return float(np.mean(np.abs(sums) >= observed - slack))
+
+
+def _against_best(
+    method: str | None,
+    plans: Mapping[str, CellPlan],
+    ours: Mapping[str, float],
+    measure: Measure,
+) -> PairedTest | None:
+    others = {name: mean for name, mean in ours.items() if name != method}
+    if method is None or method not in ours or not others:
+        return None
+    rival = (min if measure.lower_is_better else max)(others, key=others.__getitem__)
+    a, b = plans[method].figures, plans[rival].figures
+    differences = [a[seed] - b[seed] for seed in sorted(a.keys() & b.keys())]
+    if not differences:
+        return None
+    n = len(differences)
+    return PairedTest(
+        method=method,
+        rival=rival,
+        difference=statistics.fmean(differences),
+        digits=measure.digits,
+        seeds=n,
+        p=sign_flip_test(differences),
+        smallest_p=2.0 ** (1 - n) if n <= EXACT_UP_TO else 1 / (SAMPLED + 1),
+    )
+
+
+def _sign(value: float) -> int:
+    return (value > 0) - (value < 0)

@@ -1,0 +1,32 @@
+"""A table: what it is, what it misses, what it says, its formats and its picture."""
+
+from typing import TYPE_CHECKING
+
+from pfl_bench.base.face import face
+
+if TYPE_CHECKING:
+    from pfl_bench.reporting.tables.content import Entry, Sheet, make_sheet, remarks, signed
+    from pfl_bench.reporting.tables.plan import (
+        CellPlan,
+        Pace,
+        Place,
+        PlannedRun,
+        TablePlan,
+        data_of,
+        estimate,
+        fingerprints,
+        foresee,
+        known_to,
+        plan_table,
+        work_per_round,
+    )
+    from pfl_bench.reporting.tables.render import (
+        agreement_note,
+        agreement_rows,
+        agreement_title,
+        to_terminal,
+        write_all,
+    )
+    from pfl_bench.reporting.tables.spec import Cell, TableSpec, load_table, table_names, typed
+
+__getattr__, __dir__, __all__ = face(__name__, __file__)

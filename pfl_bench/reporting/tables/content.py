@@ -1,0 +1,342 @@
+"""What a rendered table says, before it is laid out: entries, footnotes, and the caption's facts.
+
+`render` and `plot` lay it out; every word and figure they show is decided here, so that all
+formats say the same.
+"""
+
+from __future__ import annotations
+
+import shlex
+import statistics
+import string
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pfl_bench.reporting import costs
+from pfl_bench.reporting.metrics import LATE, MEASURES, SCORES, Measure, attack_figures, mismatches
+from pfl_bench.reporting.statistics import Agreement, agreement, is_standin
+from pfl_bench.store import stored_run
+
+if TYPE_CHECKING:
+    from pfl_bench.config import RunConfig
+    from pfl_bench.reporting.tables.plan import CellPlan, Place, TablePlan
+    from pfl_bench.reporting.tables.spec import Published
+    from pfl_bench.store import StoredRun
+
+
+_OVER = (
+    "over all clients' test samples; which model is scored, and when, is each algorithm's own "
+    "(`pfl-bench show ALGO`)"
+)
+SCORING = {
+    "accuracy": f"the best round's accuracy, correct predictions {_OVER}",
+    "last_accuracy": f"the last round's accuracy, correct predictions {_OVER}",
+    "late_accuracy": (
+        f"the mean accuracy of the last {LATE} scored rounds, correct predictions {_OVER}"
+    ),
+    "test_loss": f"cross-entropy after the last round, mean {_OVER}",
+    "overhead": costs.CRITERION,
+    "psnr": (
+        "PSNR between a client's image and what an attack recovers of it, both in [0, 1]; the "
+        "lower, the less is given away (docs/privacy.md)"
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """A cell's place among those of its line that both we and the paper have figures for."""
+
+    ours: int
+    paper: int
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One cell: our figure, and the paper's as far as it may stand beside it."""
+
+    measure: Measure
+    status: str
+    mean: float | None
+    std: float | None
+    seeds: int
+    wanted: int
+    published: Published | None
+    standin: bool
+    ranks: Ranks | None
+    is_best: bool
+    mark: str | None
+    """The footnote that says why the cell is skipped, diverged or without a figure."""
+
+    @property
+    def difference(self) -> float | None:
+        """Ours less the paper's; there is none on stand-in data."""
+        if self.standin or self.mean is None or self.published is None:
+            return None
+        return None if self.published.mean is None else self.mean - self.published.mean
+
+    @property
+    def figure(self) -> str:
+        """Our side: mean ± std (seeds), or the word that stands for it."""
+        if self.status in ("skipped", "diverged", "not run"):
+            return self.status
+        if self.mean is None:
+            return "–"
+        seeds = f"{self.seeds}" if self.seeds == self.wanted else f"{self.seeds} of {self.wanted}"
+        is_plain = self.std is None or (self.measure.is_counted and not self.std)
+        spread = "" if is_plain else f" ± {self.measure.show(self.std or 0.0)}"
+        return f"{self.measure.show(self.mean)}{spread} ({seeds})"
+
+    @property
+    def beside(self) -> str:
+        """The paper's side: its figure and the difference, or on stand-in data the two ranks."""
+        if self.published is None:
+            return ""
+        if self.published.mean is None:
+            return f"paper: {self.published.status}"
+        if self.standin:
+            return f"rank {self.ranks.ours}, paper {self.ranks.paper}" if self.ranks else ""
+        text = f"paper {self.measure.show(self.published.mean)}"
+        if self.difference is None:
+            return text
+        return f"{text}, {signed(self.difference, self.measure.digits)}"
+
+
+@dataclass(frozen=True)
+class Sheet:
+    plan: TablePlan
+    entries: Mapping[Place, Entry]
+    footnotes: Mapping[str, str]
+    facts: Mapping[str, str]
+    """What the caption adds to the title: profile, data, seeds, scoring, versions, command, …"""
+    agreement: list[Agreement]
+
+
+def make_sheet(plan: TablePlan) -> Sheet:
+    marks = _Marks()
+    ranks, best = _competition(plan)
+    entries = {
+        place: _entry(cell, ranks.get(place), place in best, marks)
+        for place, cell in plan.cells.items()
+    }
+    return Sheet(plan, entries, marks.texts, facts(plan), agreement(plan))
+
+
+def signed(value: float, digits: int = 2) -> str:
+    """A difference with its sign, the minus a true one; what rounds to zero has no sign."""
+    text = f"{abs(value):.{digits}f}"
+    if not float(text):
+        return f"±{text}"
+    return f"{'+' if value > 0 else '−'}{text}"
+
+
+class _Marks:
+    """Footnotes by their marks a, b, …; a text said twice keeps its mark."""
+
+    def __init__(self) -> None:
+        self.texts: dict[str, str] = {}
+
+    def mark(self, text: str) -> str:
+        for mark, known in self.texts.items():
+            if known == text:
+                return mark
+        rounds, letter = divmod(len(self.texts), 26)
+        mark = string.ascii_lowercase[letter] * (rounds + 1)
+        self.texts[mark] = text
+        return mark
+
+
+def _entry(cell: CellPlan, ranks: Ranks | None, is_best: bool, marks: _Marks) -> Entry:
+    values = list(cell.figures.values())
+    measure = MEASURES[cell.cell.measure]
+    told = ""
+    if cell.status in ("skipped", "diverged") and cell.reason:
+        told = f"{cell.status}: {cell.reason}"
+    elif cell.seeds and not values and measure.needs:
+        told = f"no figure: it takes {measure.needs}"
+    return Entry(
+        measure=measure,
+        status=cell.status,
+        mean=cell.mean,
+        std=_spread(cell, values),
+        seeds=len(values),
+        wanted=len(cell.configs),
+        published=cell.cell.published,
+        standin=is_standin(cell),
+        ranks=ranks,
+        is_best=is_best,
+        mark=marks.mark(told) if told else None,
+    )
+
+
+def _spread(cell: CellPlan, values: list[float]) -> float | None:
+    """The sample standard deviation over seeds, or over all that the measure is a mean of."""
+    each = MEASURES[cell.cell.measure].each
+    if each is not None:
+        values = [value for run in cell.runs if run is not None for value in each(run)]
+    return statistics.stdev(values) if len(values) > 1 else None
+
+
+def _competition(plan: TablePlan) -> tuple[dict[Place, Ranks], set[Place]]:
+    """The ranks within each line, and the best cells of each, where they differ."""
+    ranks: dict[Place, Ranks] = {}
+    best: set[Place] = set()
+    for cells in plan.spec.lines().values():
+        sign = -1 if MEASURES[cells[0].measure].lower_is_better else 1
+        plans = {(cell.row, cell.column): plan.cells[cell.row, cell.column] for cell in cells}
+        means = {place: cell.mean for place, cell in plans.items()}
+        ours = {place: sign * mean for place, mean in means.items() if mean is not None}
+        if len(set(ours.values())) > 1:
+            best |= {place for place, mean in ours.items() if mean == max(ours.values())}
+        paper = {
+            place: sign * cell.cell.published.mean
+            for place, cell in plans.items()
+            if cell.cell.published and cell.cell.published.mean is not None and place in ours
+        }
+        for place in paper:
+            ranks[place] = Ranks(
+                _place(ours[place], (ours[p] for p in paper)),
+                _place(paper[place], paper.values()),
+            )
+    return ranks, best
+
+
+def _place(value: float, among: Iterable[float]) -> int:
+    return 1 + sum(other > value for other in among)
+
+
+# --- the caption --------------------------------------------------------------------------------
+
+
+def _profile(plan: TablePlan) -> str:
+    """The profile and what it says of itself."""
+    about = " ".join(plan.profile.about.split()).removesuffix(".")
+    return f"{plan.profile.name}. {about}" if about else plan.profile.name
+
+
+def facts(plan: TablePlan) -> dict[str, str]:
+    """All that must be known to read the table and to make it again."""
+    cells = list(plan.cells.values())
+    configs = [config for cell in cells for config in cell.configs]
+    runs = [run for cell in cells for run in cell.runs if run is not None]
+    remarked = remarks(plan)
+    said = {
+        "Profile": _profile(plan),
+        "Data": "; ".join(dict.fromkeys(_data(config, remarked) for config in configs)),
+        "Seeds": f"{plan.seeds} per cell",
+        "Scoring": SCORING[_scoring(plan)],
+        "Cells": _legend(plan, any(map(is_standin, cells))),
+        "Attack": str(plan.spec.threat or ""),
+        "Floor": _floor(runs) if plan.spec.threat else "",
+        "Mismatch": _mismatch(plan) if plan.spec.threat else "",
+        "CPN": _cpn(configs) if plan.spec.metric == "overhead" else "",
+        "Versions": " and ".join(sorted({_versions(run) for run in runs} - {""})),
+        "Date": max((_finished(run) for run in runs), default="")[:10],
+        "Command": command(plan),
+    }
+    return {name: text for name, text in said.items() if text}
+
+
+def _scoring(plan: TablePlan) -> str:
+    metric = plan.spec.metric
+    return SCORES[plan.spec.score] if metric == "accuracy" else metric
+
+
+def command(plan: TablePlan) -> str:
+    """The command that makes this table."""
+    spec, profile = plan.spec, plan.profile
+    chosen = shlex.quote(profile.argument or profile.name)
+    made = f"pfl-bench table {spec.arguments or spec.name} --profile {chosen} --seeds {plan.seeds}"
+    if profile.run.get("source") != "real" and _on_real_data(plan):
+        return f"{made} --data-dir DIR"
+    return made
+
+
+def _on_real_data(plan: TablePlan) -> bool:
+    configs = [config for cell in plan.cells.values() for config in cell.configs]
+    return bool(configs) and all(config.source == "real" for config in configs)
+
+
+def remarks(plan: TablePlan) -> dict[str, str]:
+    """What must be said of data that are not as published, by their fingerprint."""
+    runs = (run for cell in plan.cells.values() for run in cell.runs if run is not None)
+    return stored_run.remarks(runs, plan.remarks)
+
+
+def _data(config: RunConfig, remarks: Mapping[str, str]) -> str:
+    """A dataset as the run sees it: title, stand-in or not, share, model, rounds."""
+    from pfl_bench import data
+    from pfl_bench.models import MODELS
+
+    remark = remarks.get(config.data_fingerprint, "")
+    title = data.title(config.dataset, config.source, remark)
+    share = "all of it" if config.fraction == 1 else f"{config.percent} % of it"
+    return f"{title}, {share}, {MODELS[config.model].title}, {config.rounds} rounds"
+
+
+def _legend(plan: TablePlan, standin: bool) -> str:
+    spread = "attacked images" if plan.spec.threat else "seeds"
+    number = "number of seeds" if plan.spec.threat else "their number"
+    legend = f"mean ± sample standard deviation over the {spread} ({number})"
+    if not any(cell.cell.published for cell in plan.cells.values()):
+        return legend
+    best = "" if plan.spec.score == "best" else " (its best round's)"
+    if not standin:
+        return f"{legend}; beside it the paper's figure{best} and ours less the paper's"
+    return (
+        f"{legend}; beside it the rank here and in the paper{best}, among the {plan.spec.compared} "
+        "that both have: stand-in data is not what the paper measured, so that its figures are not "
+        "shown"
+    )
+
+
+def _cpn(configs: Iterable[RunConfig]) -> str:
+    shares = (costs.cpn_of(config.to_dict()) for config in configs)
+    return "; ".join(dict.fromkeys(str(share) for share in shares if share is not None))
+
+
+def _mismatch(plan: TablePlan) -> str:
+    """How far the attack got by its own measure: a server cannot see PSNR."""
+    left = {
+        plan.spec.competitor(cell.cell): [v for run in cell.runs if run for v in mismatches(run)]
+        for cell in plan.cells.values()
+    }
+    told = [f"{name} {statistics.median(each):.2g}" for name, each in left.items() if each]
+    if not told:
+        return ""
+    return (
+        f"{', '.join(told)}: median of the squared distance that the attack left between the "
+        "gradients, over the squared length of the one it saw (0: it explains all it saw)"
+    )
+
+
+def _floor(runs: Iterable[StoredRun]) -> str:
+    """What images that know nothing of the victims reach; methods share their victims."""
+    by_seed = {run.config.get("seed"): run for run in runs}
+    values, grey = (
+        [value for run in by_seed.values() for value in attack_figures(run, name)]
+        for name in ("floor", "grey")
+    )
+    if not values:
+        return ""
+    spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
+    return (
+        f"{statistics.fmean(values):.2f}{spread} dB, the PSNR of random images (pixels uniform on "
+        "[0, 1], which is also where the attack starts) against the same victims; a flat grey "
+        f"image has {statistics.fmean(grey):.2f} dB"
+    )
+
+
+def _origin(run: StoredRun) -> dict[str, Any]:
+    return (run.summary or {}).get("provenance", {})
+
+
+def _versions(run: StoredRun) -> str:
+    names = {"pfl_bench": "pfl-bench", "torch": "torch", "python": "Python"}
+    origin = _origin(run)
+    return ", ".join(f"{title} {origin[name]}" for name, title in names.items() if name in origin)
+
+
+def _finished(run: StoredRun) -> str:
+    return _origin(run).get("finished") or ""

@@ -1,0 +1,388 @@
+"""What a table needs: the runs of each cell, which of them are stored, which cannot take place,
+and how long the rest will take.
+
+Nothing here trains. Running what is missing is in `workers`, showing the table in `render`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property, partial
+from pathlib import Path
+from typing import Any
+
+from pfl_bench import data
+from pfl_bench.base import UserError, unknown
+from pfl_bench.config import Profile, RunConfig
+from pfl_bench.engine import Simulator
+from pfl_bench.execution import Fingerprint, configure, load_data
+from pfl_bench.plugins import load_algorithm
+from pfl_bench.privacy import Threat, with_attack
+from pfl_bench.reporting.metrics import MEASURES
+from pfl_bench.reporting.tables.spec import Cell, TableSpec, table_names
+from pfl_bench.store import Store, StoredRun
+
+Place = tuple[str, str]
+"""A cell's row and column."""
+
+
+@dataclass(frozen=True)
+class CellPlan:
+    """One cell and its seeds. A cell that cannot be configured has no `configs`; a cell that cannot
+    run, for whatever reason, says why in `impossible`."""
+
+    cell: Cell
+    configs: tuple[RunConfig, ...]
+    runs: tuple[StoredRun | None, ...]
+    impossible: str | None = None
+
+    @property
+    def status(self) -> str:
+        """not run, partly run, done, skipped or diverged"""
+        statuses = [run.status for run in self.runs if run is not None]
+        if "diverged" in statuses:
+            return "diverged"
+        if self.impossible is not None or "skipped" in statuses:
+            return "skipped"
+        if not statuses:
+            return "not run"
+        return "done" if len(statuses) == len(self.configs) else "partly run"
+
+    @property
+    def missing(self) -> list[RunConfig]:
+        """The seeds that have yet to run."""
+        if self.impossible is not None:
+            return []
+        pairs = zip(self.configs, self.runs, strict=True)
+        return [config for config, run in pairs if run is None]
+
+    @property
+    def seeds(self) -> int:
+        """How many seeds are finished."""
+        return sum(_has(run, "finished") for run in self.runs)
+
+    @cached_property
+    def figures(self) -> dict[int, float]:
+        """What the cell measures, by seed, of the runs that are finished."""
+        measure = MEASURES[self.cell.measure]
+        found = {
+            config.seed: measure.of(run)
+            for config, run in zip(self.configs, self.runs, strict=True)
+            if run is not None and run.status == "finished"
+        }
+        return {seed: value for seed, value in found.items() if value is not None}
+
+    @property
+    def mean(self) -> float | None:
+        """The mean over seeds, of a cell that has a figure to compete with: a run that diverged or
+        cannot take place has none, whatever its other seeds gave."""
+        if self.status in ("diverged", "skipped"):
+            return None
+        values = self.figures.values()
+        return statistics.fmean(values) if values else None
+
+    @property
+    def reason(self) -> str | None:
+        """Why the cell is skipped or diverged."""
+        for status in ("diverged", "skipped"):
+            for run in self.runs:
+                if _has(run, status):
+                    return _summary(run).get("reason")
+        return self.impossible
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """A run that has yet to take place, or to be attacked, and the cells that want it."""
+
+    config: RunConfig
+    partition: str | None
+    places: tuple[Place, ...]
+    threat: Threat | None = None
+
+    def result(self, store: Store) -> StoredRun | None:
+        """What is stored of it, whole: where the table shows an attack, the attack included."""
+        run = store.find(self.config)
+        return run if run is None or self.threat is None else with_attack(run, self.threat)
+
+
+@dataclass(frozen=True)
+class TablePlan:
+    """A table under one profile, with what is stored of it."""
+
+    spec: TableSpec
+    profile: Profile
+    seeds: int
+    cells: Mapping[Place, CellPlan] = field(repr=False)
+    remarks: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """What must be said of data that are not as published, by fingerprint, beside what the table's
+    own runs say."""
+
+    @property
+    def misconfigured(self) -> dict[Place, str]:
+        """The cells for which there is no valid configuration, with the reason."""
+        return {
+            place: cell.impossible or "" for place, cell in self.cells.items() if not cell.configs
+        }
+
+    def missing(self) -> list[PlannedRun]:
+        """What has yet to run, each run once however many cells want it.
+
+        The first seed of every cell comes before the second of any, so that an interrupted table
+        is thin rather than half empty. Within a seed, runs on the same data follow each other."""
+        wanted: dict[str, PlannedRun] = {}
+        data_order: dict[str, int] = {}
+        ranks: dict[str, tuple[int, int]] = {}
+        for place, cell in self.cells.items():
+            for config in cell.missing:
+                data = data_order.setdefault(data_of(config), len(data_order))
+                known = wanted.get(config.key)
+                partition = cell.cell.chosen.get("partition")
+                places = (*known.places, place) if known else (place,)
+                wanted[config.key] = PlannedRun(config, partition, places, self.spec.threat)
+                ranks.setdefault(config.key, (cell.configs.index(config), data))
+        return [wanted[key] for key in sorted(wanted, key=ranks.__getitem__)]
+
+    def with_run(self, run: StoredRun) -> TablePlan:
+        """The plan once `run` has ended."""
+        cells = {place: _with_run(cell, run) for place, cell in self.cells.items()}
+        return replace(self, cells=cells)
+
+    def retold(self, spec: TableSpec) -> TablePlan:
+        """The same runs in a table with the same cells that measures something else of them."""
+        cells = {place: replace(cell, cell=spec.cells[place]) for place, cell in self.cells.items()}
+        return replace(self, spec=spec, cells=cells)
+
+
+def plan_table(
+    spec: TableSpec,
+    profile: Profile,
+    seeds: int,
+    store: Store,
+    data_dir: Path,
+    fingerprint: Fingerprint | None = None,
+) -> TablePlan:
+    """The runs of every cell and what is stored of them. Quick: no data is dealt, nothing trains;
+    so a cell is known to be impossible only if a stored run says so (see `foresee`)."""
+    for name in profile.tables:
+        if name not in (known := [*table_names(), spec.name]):
+            raise UserError(f"profile {profile.name}: {unknown('table', name, known)}")
+    stored: dict[str, StoredRun | None] = {}
+
+    def find(config: RunConfig) -> StoredRun | None:
+        if config.key not in stored:
+            stored[config.key] = _stored(config, store, spec)
+        return stored[config.key]
+
+    cells = {}
+    for place, cell in spec.cells.items():
+        chosen = {**profile.tables.get(spec.name, {}), **cell.chosen}
+        make = partial(configure, profile, chosen, cell.hyper, data_dir)
+        try:
+            configs = _seeded(make(fingerprint), seeds)
+        except UserError as error:
+            cells[place] = CellPlan(cell, (), (), str(error))
+            continue
+        if fingerprint is not None and not any(map(find, configs)):
+            # Results may also come from the data that are here, if there are any.
+            with contextlib.suppress(UserError):
+                here = _seeded(make(), seeds)
+                configs = here if any(map(find, here)) else configs
+        cells[place] = _known(CellPlan(cell, configs, tuple(map(find, configs))))
+    return TablePlan(spec, profile, seeds, cells)
+
+
+def _seeded(first: RunConfig, seeds: int) -> tuple[RunConfig, ...]:
+    return tuple(replace(first, seed=first.seed + k) for k in range(seeds))
+
+
+def fingerprints(runs: Iterable[StoredRun]) -> dict[tuple[str, str], list[str]]:
+    """By dataset and source, the fingerprints of the data that results come from, the most frequent
+    first."""
+    counts: dict[tuple[str, str], Counter[str]] = {}
+    for run in runs:
+        dataset, source, found = map(run.config.get, ("dataset", "source", "data_fingerprint"))
+        counts.setdefault((str(dataset), str(source)), Counter())[str(found)] += 1
+    return {kind: [data for data, _ in count.most_common()] for kind, count in counts.items()}
+
+
+def known_to(store: Store) -> Fingerprint:
+    """Tells the fingerprint of prepared data that results come from, else the one that most stored
+    results come from: reading them takes no data, and the data here may be another version. So too
+    of stand-ins: another processor may have drawn theirs, and a few pixels differ."""
+
+    @cache
+    def stored() -> dict[tuple[str, str], list[str]]:
+        return fingerprints(run for run in store.all() if run.is_final)
+
+    def tell(name: str, source: str, data_dir: Path) -> str:
+        known = stored().get((name, source), [])
+        if known and source == "standin":
+            return known[0]
+        try:
+            here = data.fingerprint(name, source, data_dir)
+        except UserError:
+            if not known:
+                raise
+            return known[0]
+        return here if here in known or not known else known[0]
+
+    return tell
+
+
+def _stored(config: RunConfig, store: Store, spec: TableSpec) -> StoredRun | None:
+    """The result of a run; where times are shown, one that was not timed does not count, and where
+    an attack is shown, one that was not attacked."""
+    run = store.find(config)
+    if run is None or run.status == "skipped":
+        return run
+    if spec.threat is not None:
+        return with_attack(run, spec.threat)
+    return run if spec.metric != "overhead" or (run.summary or {}).get("timed") else None
+
+
+def foresee(plan: TablePlan, data_dir: Path) -> TablePlan:
+    """The plan with every cell marked that would turn out impossible: the data is dealt, not
+    trained on."""
+    asked = {cell.missing[0].key for cell in plan.cells.values() if cell.missing}
+    runs = [run for run in plan.missing() if run.config.key in asked]
+    reasons = {run.config.key: _obstacle(run, data_dir) for run in runs}
+    cells = {
+        place: replace(cell, impossible=reasons[cell.missing[0].key]) if cell.missing else cell
+        for place, cell in plan.cells.items()
+    }
+    return replace(plan, cells=cells)
+
+
+Kind = tuple[str, str, str]
+"""Dataset, source and model: with the algorithm, what a run's pace depends on."""
+
+
+class Pace:
+    """How long runs take, learnt from the rounds that were measured.
+
+    Seconds are taken to grow with rounds, local epochs and the samples trained on. An algorithm not
+    yet measured on a dataset and model is taken to cost, beside those that were, what it costs
+    beside them elsewhere; and if nothing is known of it, what they do on average.
+
+    A display may ask from a thread of its own while another learns: what is asked is never changed,
+    but replaced.
+    """
+
+    def __init__(self) -> None:
+        self._measured: dict[tuple[str, Kind], tuple[float, float]] = {}
+        self._begun: dict[str, int] = {}
+
+    @classmethod
+    def of(cls, store: Store) -> Pace:
+        """From all that is stored, unfinished runs included."""
+        pace = cls()
+        for run in store.all():
+            pace.learn(run)
+        return pace
+
+    def learn(self, run: StoredRun) -> None:
+        # A configuration of another version, or written by hand.
+        with contextlib.suppress(KeyError, TypeError, ValueError, ArithmeticError):
+            config = RunConfig.from_dict(run.config)
+            if run.status == "interrupted":
+                records = run.records()
+                self._begun = {**self._begun, run.key: len(records)}
+                self._add(config, len(records), sum(r.total_seconds for r in records))
+            elif run.is_final:
+                self._add(config, _summary(run)["rounds"], _summary(run)["total_seconds"])
+
+    def left(self, config: RunConfig) -> float | None:
+        """Seconds that a run, perhaps begun, still takes; None if nothing like it was measured."""
+        rate = self._rate(config.algo, _kind(config))
+        rounds = config.rounds - self._begun.get(config.key, 0)
+        return None if rate is None else max(0, rounds) * work_per_round(config) * rate
+
+    def _rate(self, algo: str, kind: Kind) -> float | None:
+        """Seconds per pass over a whole dataset."""
+        rates = {place: seconds / work for place, (work, seconds) in self._measured.items() if work}
+        if (algo, kind) in rates:
+            return rates[algo, kind]
+        others = {other: rate for (other, where), rate in rates.items() if where == kind}
+        guesses = [
+            rate / rates[other, where] * others[other]
+            for (one, where), rate in rates.items()
+            for other in others
+            if one == algo and rates.get((other, where))
+        ]
+        return statistics.fmean(guesses or others.values()) if others else None
+
+    def _add(self, config: RunConfig, rounds: int, seconds: float) -> None:
+        work, before = self._measured.get((config.algo, _kind(config)), (0.0, 0.0))
+        work += rounds * work_per_round(config)
+        place = (config.algo, _kind(config))
+        self._measured = {**self._measured, place: (work, before + seconds)}
+
+
+def _kind(config: RunConfig) -> Kind:
+    return config.dataset, config.source, config.model
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Seconds left for the runs that can be estimated, one at a time, and how many cannot."""
+
+    seconds: float
+    unknown: int
+
+
+def estimate(plan: TablePlan, pace: Pace) -> Estimate:
+    """The time that the missing runs will take, at the pace of the measured ones."""
+    times = [pace.left(run.config) for run in plan.missing()]
+    return Estimate(sum(t for t in times if t is not None), times.count(None))
+
+
+def work_per_round(config: RunConfig) -> float:
+    """The share of the dataset that is trained on in a round, epochs counted."""
+    joining = statistics.fmean(config.joining_ratio)
+    kept = config.clients / (config.sampled_from or config.clients)
+    return config.local_epochs * config.fraction * joining * kept
+
+
+def data_of(config: RunConfig) -> str:
+    """All that decides a run's data and who holds it."""
+    names = (
+        "dataset", "source", "data_fingerprint", "fraction", "partition_seed", "setting", "beta",
+        "clients", "sampled_from", "classes_per_client",
+    )  # fmt: skip
+    return repr([getattr(config, name) for name in names])
+
+
+def _obstacle(run: PlannedRun, data_dir: Path) -> str | None:
+    try:
+        dataset, partition = load_data(run.config, data_dir, run.partition)
+        return Simulator(load_algorithm(run.config.algo), run.config, dataset, partition).impossible
+    except UserError as error:
+        return str(error)
+
+
+def _with_run(cell: CellPlan, run: StoredRun) -> CellPlan:
+    keys = [config.key for config in cell.configs]
+    if run.key not in keys:
+        return cell
+    k = keys.index(run.key)
+    return _known(replace(cell, runs=(*cell.runs[:k], run, *cell.runs[k + 1 :])))
+
+
+def _known(cell: CellPlan) -> CellPlan:
+    """The cell with what its stored runs tell: all seeds share a partition, so that what one
+    cannot do, none can."""
+    skipped = next((run for run in cell.runs if _has(run, "skipped")), None)
+    return replace(cell, impossible=_summary(skipped).get("reason")) if skipped else cell
+
+
+def _has(run: StoredRun | None, status: str) -> bool:
+    return run is not None and run.status == status
+
+
+def _summary(run: StoredRun | None) -> dict[str, Any]:
+    return (run.summary if run is not None else None) or {}

@@ -1,0 +1,237 @@
+"""A table as a picture: a heat map where rows meet columns, bars where there is one line only or
+where every column has a unit of its own.
+
+In the heat map the colour says how far a cell is behind the best of its line, since datasets
+differ more than methods do; the figure is written in the cell. The scale is a square root's, which
+tells small distances apart where one method is far behind.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import textwrap
+from collections.abc import Set
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pfl_bench.base import plot_style
+from pfl_bench.data import title
+from pfl_bench.reporting.metrics import MEASURES, attack_figures
+from pfl_bench.reporting.tables.content import Sheet, make_sheet, remarks
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from pfl_bench.reporting.tables.plan import TablePlan
+
+BEST, OTHER, ABSENT = "#2a7f62", "#8fb8c9", "#ececec"
+LETTERS_PER_INCH = 12
+PANELS_ABREAST = 3
+
+
+def save(plan: TablePlan, *paths: Path) -> None:
+    """Draw the table once and write it to each path in the format of its suffix."""
+    with plot_style.drawing(plan.spec.name):
+        plot_style.save(draw(plan), *paths, tight=True)
+
+
+def draw(plan: TablePlan) -> Figure:
+    sheet = make_sheet(plan)
+    spec = plan.spec
+    if spec.metric == "overhead":
+        figure = _panels(sheet)
+    elif min(len(spec.rows), len(spec.columns)) == 1:
+        figure = _bars(sheet)
+    else:
+        figure = _heat_map(sheet)
+    heading = _title(sheet, int(LETTERS_PER_INCH * figure.get_figwidth()))
+    figure.suptitle(plot_style.plain(heading), fontsize=10, y=1.02, va="bottom")
+    return figure
+
+
+def _title(sheet: Sheet, letters: int) -> str:
+    standin = any(entry.standin for entry in sheet.entries.values())
+    data = "embedded stand-in data, not the paper's" if standin else _share(sheet.plan)
+    below = f"profile {sheet.plan.profile.name}, {_seeds(sheet)}, {data}"
+    told = (sheet.plan.spec.caption, below, *_remarks(sheet.plan))
+    return "\n".join(textwrap.fill(line, letters) for line in told)
+
+
+def _remarks(plan: TablePlan) -> list[str]:
+    """A line on all data that are not as published, or none."""
+    said = remarks(plan)
+    configs = (config for cell in plan.cells.values() for config in cell.configs)
+    titles = {
+        title(config.dataset, config.source): said[config.data_fingerprint]
+        for config in configs
+        if said.get(config.data_fingerprint)
+    }
+    return ["; ".join(f"{name}: {remark}" for name, remark in titles.items())] if titles else []
+
+
+def _seeds(sheet: Sheet) -> str:
+    """How many there are, beside how many there should be if some are missing."""
+    wanted = sheet.plan.seeds
+    found = {entry.seeds for entry in sheet.entries.values() if entry.mean is not None}
+    of_all = f"{wanted} seed{'' if wanted == 1 else 's'}"
+    return of_all if found <= {wanted} else f"{_span(found)} of {of_all}"
+
+
+def _share(plan: TablePlan) -> str:
+    """Real data, and how much of it."""
+    shares = {100 * config.fraction for cell in plan.cells.values() for config in cell.configs}
+    return "real data" if shares <= {100} else f"{_span(shares)} % of the real data"
+
+
+def _span(values: Set[float]) -> str:
+    low, high = min(values), max(values)
+    return f"{low:g}" if low == high else f"{low:g} to {high:g}"
+
+
+def _heat_map(sheet: Sheet) -> Figure:
+    import numpy as np
+    import seaborn as sns
+    from matplotlib.colors import PowerNorm
+
+    spec = sheet.plan.spec
+    behind = np.full((len(spec.rows), len(spec.columns)), np.nan)
+    words = np.full(behind.shape, "", dtype=object)
+    for cells in spec.lines().values():
+        entries = {(c.row, c.column): sheet.entries[c.row, c.column] for c in cells}
+        means = [entry.mean for entry in entries.values() if entry.mean is not None]
+        lower = MEASURES[cells[0].measure].lower_is_better
+        for (row, column), entry in entries.items():
+            place = spec.rows.index(row), spec.columns.index(column)
+            if entry.mean is None:
+                words[place] = entry.figure
+                continue
+            behind[place] = entry.mean - min(means) if lower else max(means) - entry.mean
+            words[place] = entry.measure.show(entry.mean)
+    figure, (axes,) = plot_style.blank(2.6 + 0.95 * len(spec.columns), 1.6 + 0.36 * len(spec.rows))
+    axes.set_facecolor(ABSENT)
+    farthest = float(np.nan_to_num(behind).max()) or 1.0
+    line = "column" if spec.compared == "rows" else "row"
+    unit = "points behind" if spec.score != "loss" else "loss above"
+    sns.heatmap(
+        behind,
+        ax=axes,
+        cmap="viridis_r",
+        norm=PowerNorm(0.5, 0.0, farthest),
+        vmin=0.0,
+        vmax=farthest,
+        linewidths=0.5,
+        xticklabels=[
+            plot_style.plain(textwrap.fill(name, 14, break_long_words=False))
+            for name in spec.columns
+        ],
+        yticklabels=list(map(plot_style.plain, spec.rows)),
+        cbar_kws={"label": f"{unit} the best of the {line}"},
+    )
+    _write_cells(axes, sheet, words, behind, farthest)
+    axes.tick_params(axis="x", rotation=0, labelsize=8, length=0)
+    axes.tick_params(axis="y", rotation=0, length=0)
+    return figure
+
+
+def _write_cells(axes: Axes, sheet: Sheet, words: Any, behind: Any, farthest: float) -> None:
+    """The figure of every cell, in a colour that can be read on the cell's; the best in bold."""
+    import numpy as np
+
+    spec = sheet.plan.spec
+    for (i, j), word in np.ndenumerate(words):
+        is_best = sheet.entries[spec.rows[i], spec.columns[j]].is_best
+        is_dark = np.isfinite(behind[i, j]) and behind[i, j] > 0.2 * farthest
+        axes.text(
+            j + 0.5,
+            i + 0.5,
+            word,
+            ha="center",
+            va="center",
+            fontsize=8,
+            color="white" if is_dark else "black",
+            fontweight="bold" if is_best else "normal",
+            fontstyle="normal" if np.isfinite(behind[i, j]) else "italic",
+        )
+
+
+def _bars(sheet: Sheet) -> Figure:
+    """One bar for each cell of a table of one row or one column."""
+    spec = sheet.plan.spec
+    names = list(spec.columns if len(spec.rows) == 1 else spec.rows)
+    places = [(row, column) for row in spec.rows for column in spec.columns]
+    figure, (axes,) = plot_style.blank(6.4, 1.2 + 0.36 * len(names))
+    _bar_panel(axes, sheet, names, places)
+    if sheet.plan.spec.threat is not None:
+        _mark_floor(axes, sheet)
+    return figure
+
+
+def _mark_floor(axes: Axes, sheet: Sheet) -> None:
+    """A line at the PSNR of random images, below which no figure says anything."""
+    runs = [run for cell in sheet.plan.cells.values() for run in cell.runs if run is not None]
+    values = [value for run in runs for value in attack_figures(run, "floor")]
+    if values:
+        floor = statistics.fmean(values)
+        axes.axvline(floor, color="black", linewidth=0.8, linestyle=(0, (4, 2)))
+        axes.annotate(
+            "random images",
+            (floor, -0.5),
+            xytext=(2, 0),
+            textcoords="offset points",
+            va="bottom",
+            fontsize=7,
+        )
+
+
+def _panels(sheet: Sheet) -> Figure:
+    """A panel of bars for each column."""
+    spec = sheet.plan.spec
+    abreast = min(PANELS_ABREAST, len(spec.columns))
+    deep = math.ceil(len(spec.columns) / abreast)
+    figure, panels = plot_style.blank(
+        1.0 + 2.8 * abreast, deep * (0.8 + 0.24 * len(spec.rows)), deep, abreast
+    )
+    for k, column in enumerate(spec.columns):
+        axes = panels[k]
+        _bar_panel(axes, sheet, list(spec.rows), [(row, column) for row in spec.rows])
+        axes.set_title(" ".join((column, spec.groups.get(column, ""))).strip(), fontsize=9)
+        axes.set_xlabel("")
+        axes.tick_params(labelleft=k % abreast == 0, labelsize=8)
+    for axes in panels[len(spec.columns) :]:
+        axes.set_axis_off()
+    return figure
+
+
+def _bar_panel(axes: Axes, sheet: Sheet, names: list[str], places: list[tuple[str, str]]) -> None:
+    import seaborn as sns
+
+    entries = [sheet.entries[place] for place in places]
+    lengths = [entry.mean or 0.0 for entry in entries]
+    colours = [BEST if entry.is_best else OTHER for entry in entries]
+    sns.barplot(
+        x=lengths, y=names, hue=names, palette=colours, legend=False, orient="h", ax=axes, width=0.7
+    )
+    for k, entry in enumerate(entries):
+        spread = entry.std if entry.std and entry.mean is not None else 0.0
+        if spread:
+            axes.errorbar(lengths[k], k, xerr=spread, color="black", linewidth=1, capsize=2)
+        word = entry.figure if entry.mean is None else entry.measure.show(entry.mean)
+        axes.annotate(
+            word,
+            (lengths[k] + spread, k),
+            xytext=(4, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=8,
+            fontweight="bold" if entry.is_best else "normal",
+            fontstyle="italic" if entry.mean is None else "normal",
+        )
+    axes.set_xlabel(entries[0].measure.title)
+    axes.set_ylabel("")
+    axes.margins(x=0.3)
+    axes.set_xlim(left=0)
+    axes.set_ylim(len(entries) - 0.4, -0.6)
+    axes.set_xticks([])  # every bar bears its figure
+    sns.despine(ax=axes, bottom=True)

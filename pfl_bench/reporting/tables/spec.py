@@ -1,0 +1,411 @@
+"""What a table is: rows, columns, what each cell runs, and the figure the paper gives.
+
+A spec is a YAML file (the paper's are in tables/, a user's own anywhere):
+
+    caption: what the table shows
+    compared: rows                            what competes: the rows of a column, or `columns`
+    method: FedCP                             the competitor to test against the best other one
+    run: {settings for every cell}            set: {hyper-parameters for every cell}
+    columns:
+      - {name: N=10, group: a heading over several columns, run: {…}, set: {…}}
+    rows:
+      - {name: FedCP, rule: true, run: {algo: fedcp}, set: {…}, published: [[58.36, 0.02], …]}
+
+A cell runs the table's settings, overridden by its column's and then by its row's. `published` has
+one entry per column: [mean, std], a bare number, `skipped`, `diverged`, or null where the paper is
+silent. `rule` draws a line above the row. With `metric: overhead` each column names its `measure`;
+with `metric: psnr` the table's `attack` names the knobs of the attack (`threat`).
+How cells are run and shown is in `plan` and `render`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import shlex
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pfl_bench.base import UserError, find_yaml, packaged_names, read_yaml, shown, unknown
+from pfl_bench.config import as_dict, checked, parse_ratio
+from pfl_bench.privacy import Threat
+from pfl_bench.reporting.metrics import MEASURES, SCORES
+
+TABLES = "pfl_bench.tables"
+METRICS = ("accuracy", "overhead", "psnr")
+COMPARED = ("rows", "columns")
+MOST_CELLS = 10_000
+LONGEST_NAME = 200
+
+_TABLE_KEYS = (
+    "caption", "metric", "compared", "method", "attack", "run", "set", "columns", "rows",
+)  # fmt: skip
+_COLUMN_KEYS = ("name", "group", "measure", "run", "set")
+_ROW_KEYS = ("name", "rule", "run", "set", "published")
+GREEK = {
+    "α": "alpha", "β": "beta", "γ": "gamma", "δ": "delta", "ε": "epsilon", "η": "eta", "θ": "theta",
+    "κ": "kappa", "λ": "lambda", "μ": "mu", "µ": "mu", "ρ": "rho", "σ": "sigma", "τ": "tau",
+    "φ": "phi", "ω": "omega",
+}  # fmt: skip
+"""Letters that stand for quantities, spelt out; mu also as the keyboard's micro sign."""
+
+
+@dataclass(frozen=True)
+class Published:
+    """A figure of the paper: a value, or the word it prints instead."""
+
+    mean: float | None = None
+    std: float | None = None
+    status: str = "value"  # or "skipped" or "diverged"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One combination of row and column."""
+
+    row: str
+    column: str
+    chosen: Mapping[str, Any]
+    hyper: Mapping[str, Any]
+    published: Published | None
+    measure: str = "accuracy"
+
+
+@dataclass(frozen=True)
+class TableSpec:
+    name: str
+    caption: str
+    metric: str
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    cells: Mapping[tuple[str, str], Cell] = field(repr=False)
+    compared: str = "rows"
+    method: str | None = None
+    groups: Mapping[str, str] = field(default_factory=dict)
+    """The heading over a column, where it has one."""
+    rules: frozenset[str] = frozenset()
+    """The rows with a line above them."""
+    arguments: str = ""
+    """What stands after `pfl-bench table` to get this table."""
+    threat: Threat | None = None
+    """The attack whose PSNR the table shows, where it shows one."""
+    score: str = "best"
+    """One of `metrics.SCORES`, for a table of accuracies."""
+
+    @property
+    def stem(self) -> str:
+        """What its files are called."""
+        return self.name if self.score == "best" else f"{self.name}-{self.score}"
+
+    def restricted(self, rows: tuple[str, ...], columns: tuple[str, ...]) -> TableSpec:
+        """The same table with some rows and columns only, by their names or what they run.
+
+        Names as printed, in any case and with Greek letters spelt out (`lambda=5`); the name of an
+        algorithm means every row (or column) that runs it."""
+        kept_rows = _selected("row", rows, self.rows, self._algorithms(axis=0))
+        kept_columns = _selected("column", columns, self.columns, self._algorithms(axis=1))
+        asked = (("--rows", rows, kept_rows), ("--columns", columns, kept_columns))
+        options = [(option, ",".join(kept)) for option, some, kept in asked if some]
+        return dataclasses.replace(
+            self,
+            rows=kept_rows,
+            columns=kept_columns,
+            cells={
+                (row, column): cell
+                for (row, column), cell in self.cells.items()
+                if row in kept_rows and column in kept_columns
+            },
+            arguments=self._called(options),
+        )
+
+    def attacked(self, chosen: Mapping[str, str]) -> TableSpec:
+        """The same table under an attack with other knobs than the table's own."""
+        if not chosen:
+            return self
+        if self.threat is None:
+            raise UserError(f"--attack does not go with {self.name!r}, which shows no attack")
+        options = [("--attack", f"{name}={value}") for name, value in chosen.items()]
+        return dataclasses.replace(
+            self,
+            threat=Threat.of({**as_dict(self.threat), **chosen}),
+            arguments=self._called(options),
+        )
+
+    def scored(self, score: str) -> TableSpec:
+        """The same table by another score than the paper's, whose losses nobody published."""
+        if score == self.score:
+            return self
+        if score not in SCORES:
+            raise unknown("score", score, SCORES)
+        if self.metric != "accuracy":
+            raise UserError(f"--score does not go with {self.name!r}, which shows no accuracy")
+        measure = SCORES[score]
+
+        def rescored(cell: Cell) -> Cell:
+            published = None if score == "loss" else cell.published
+            return dataclasses.replace(cell, measure=measure, published=published)
+
+        return dataclasses.replace(
+            self,
+            caption=f"{self.caption} Here: {MEASURES[measure].title}.",
+            cells={place: rescored(cell) for place, cell in self.cells.items()},
+            score=score,
+            arguments=self._called([("--score", score)]),
+        )
+
+    def with_plugins(self, files: Iterable[str]) -> TableSpec:
+        """The same table, its command naming the files that its algorithms lie in."""
+        return dataclasses.replace(self, arguments=self._called(("--plugin", f) for f in files))
+
+    def on_real_data(self) -> TableSpec:
+        """The same table on real data, save cells that name their own source or partition."""
+        cells = {
+            place: cell
+            if "partition" in cell.chosen
+            else dataclasses.replace(cell, chosen={"source": "real", **cell.chosen})
+            for place, cell in self.cells.items()
+        }
+        return dataclasses.replace(self, cells=cells)
+
+    def _called(self, options: Iterable[tuple[str, str]]) -> str:
+        """The arguments, with further options."""
+        return " ".join((self.arguments or self.name, *map(shlex.join, options)))
+
+    def lines(self) -> dict[str, list[Cell]]:
+        """The cells that compete with one another: by column, or by row if columns compete."""
+        if self.compared == "columns":
+            return {row: [self.cells[row, column] for column in self.columns] for row in self.rows}
+        return {column: [self.cells[row, column] for row in self.rows] for column in self.columns}
+
+    def competitor(self, cell: Cell) -> str:
+        """The name under which a cell competes in its line."""
+        return cell.column if self.compared == "columns" else cell.row
+
+    def label(self, column: str) -> str:
+        """A column's name as printed under its heading, which it need not repeat."""
+        return column.removeprefix(self.groups.get(column, "")).strip() or column
+
+    def _algorithms(self, axis: int) -> dict[str, set[str]]:
+        """For each algorithm, the rows (axis 0) or columns (axis 1) that run nothing else."""
+        runs: dict[str, set[str]] = {}
+        for place, cell in self.cells.items():
+            runs.setdefault(place[axis], set()).add(str(cell.chosen.get("algo")))
+        found: dict[str, set[str]] = {}
+        for name, algos in runs.items():
+            if len(algos) == 1:
+                found.setdefault(algos.pop(), set()).add(name)
+        return found
+
+
+def table_names() -> list[str]:
+    return packaged_names(TABLES)
+
+
+def load_table(name: str) -> TableSpec:
+    """A table of the paper by name, or one of the user's own by the path of its file."""
+    spec = read_table(find_yaml("table", name, TABLES))
+    return dataclasses.replace(spec, arguments=shlex.quote(name))
+
+
+def read_table(path: Path) -> TableSpec:
+    """Read and check a spec; an error names file, key and the nearest valid one."""
+    content = read_yaml(path)
+    where = repr(str(path))
+    _check_keys(content, _TABLE_KEYS, where)
+    metric = _choice(content, "metric", METRICS, where)
+    compared = _choice(content, "compared", COMPARED, where)
+    columns = _entries(content, "columns", _COLUMN_KEYS, where)
+    rows = _entries(content, "rows", _ROW_KEYS, where)
+    if len(rows) * len(columns) > MOST_CELLS:
+        raise UserError(
+            f"{where}: {len(rows)} rows × {len(columns)} columns are too many; "
+            f"allowed: {MOST_CELLS:,} cells"
+        )
+    cells = {}
+    for row in rows:
+        published = _published(row, len(columns), where)
+        for column, figure in zip(columns, published, strict=True):
+            place = row["name"], column["name"]
+            here = f"{where}, row {place[0]!r}, column {place[1]!r}"
+            chosen = _layered("run", (content, column, row), where)
+            hyper = _layered("set", (content, column, row), where)
+            _check_run(chosen, hyper, here)
+            cells[place] = Cell(*place, chosen, hyper, figure, _measure(column, metric, where))
+    competitors = [entry["name"] for entry in (rows if compared == "rows" else columns)]
+    method = content.get("method")
+    if method is not None and method not in competitors:
+        raise UserError(f"{where}: {unknown('method', method, competitors)}")
+    return TableSpec(
+        path.stem,
+        " ".join(str(content.get("caption", path.stem)).split()),
+        metric,
+        tuple(row["name"] for row in rows),
+        tuple(column["name"] for column in columns),
+        cells,
+        compared,
+        method,
+        {column["name"]: str(column["group"]) for column in columns if column.get("group")},
+        frozenset(row["name"] for row in rows if row.get("rule")),
+        shlex.quote(str(path)),
+        _threat(content, metric, where),
+    )
+
+
+def _threat(content: Mapping[str, Any], metric: str, where: str) -> Threat | None:
+    """The attack of a table that shows one, which no other may name."""
+    if metric != "psnr":
+        if "attack" in content:
+            raise UserError(f"{where}: 'attack' belongs to tables with 'metric: psnr'")
+        return None
+    chosen = _layered("attack", (content,), where)
+    try:
+        return Threat.of(chosen)
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from None
+
+
+def _choice(content: Mapping[str, Any], key: str, allowed: tuple[str, ...], where: str) -> str:
+    """One of a few words, the first if none is given."""
+    value = content.get(key, allowed[0])
+    if value not in allowed:
+        raise UserError(f"{where}: {unknown(key, value, allowed)}")
+    return value
+
+
+def _entries(
+    content: Mapping[str, Any], key: str, allowed: tuple[str, ...], where: str
+) -> list[dict[str, Any]]:
+    entries = content.get(key)
+    if not isinstance(entries, list) or not entries:
+        raise UserError(f"{where}: {key!r} must be a list of at least one entry with a name")
+    seen = set()
+    for entry in entries:
+        if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
+            raise UserError(
+                f"{where}: each entry of {key!r} needs a name (text), not {shown(entry)}"
+            )
+        name = entry["name"]
+        _check_keys(entry, allowed, f"{where}, {key} {shown(name)}")
+        if "," in name or not name.strip():
+            raise UserError(
+                f"{where}: the name {shown(name)} in {key!r} must not be empty or hold a comma, "
+                f"which separates names in --{key}"
+            )
+        if not name.isprintable() or len(name) > LONGEST_NAME:
+            raise UserError(
+                f"{where}: the name {shown(name)} in {key!r} must be one line of at most "
+                f"{LONGEST_NAME} characters"
+            )
+        if typed(name) in seen:
+            raise UserError(f"{where}: {key!r} has two entries named {shown(name)}")
+        seen.add(typed(name))
+    return entries
+
+
+def _check_keys(content: Mapping[str, Any], allowed: tuple[str, ...], where: str) -> None:
+    for key in content:
+        if key not in allowed:
+            raise UserError(f"{where}: {unknown('key', key, allowed)}")
+
+
+def _layered(key: str, layers: Iterable[Mapping[str, Any]], where: str) -> dict[str, Any]:
+    """The blocks under `key`, each overriding those before it."""
+    merged: dict[str, Any] = {}
+    for entry in layers:
+        block = entry.get(key) or {}
+        if not isinstance(block, dict):
+            raise UserError(f"{where}: {key!r} must hold names and values, not {shown(block)}")
+        merged |= block
+    return merged
+
+
+def _check_run(chosen: Mapping[str, Any], hyper: Mapping[str, Any], where: str) -> None:
+    """Refuse what no run can take. Whether the dataset is there is for the planning to say."""
+    from pfl_bench.config import resolve
+    from pfl_bench.models import model_spec
+    from pfl_bench.plugins import load_algorithm
+
+    settings = checked(chosen, where)
+    try:
+        if "algo" not in settings:
+            raise UserError("no algo is given, in the table, its column or its row")
+        if "model" in settings:
+            model_spec(settings["model"])
+        if "joining_ratio" in settings:
+            parse_ratio(settings["joining_ratio"])
+        algorithm = load_algorithm(settings["algo"])
+        resolve(algorithm.Hyper, settings.get("model", ""), hyper, settings["algo"])
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from None
+
+
+def _measure(column: Mapping[str, Any], metric: str, where: str) -> str:
+    """What a column's cells show: the table's metric, or one of the measures of overhead."""
+    measure = column.get("measure")
+    here = f"{where}, column {column['name']!r}"
+    if metric != "overhead":
+        if measure is not None:
+            raise UserError(f"{here}: 'measure' belongs to tables with 'metric: overhead'")
+        return metric
+    allowed = [name for name in MEASURES if name not in (*METRICS, *SCORES.values())]
+    if measure not in allowed:
+        raise UserError(f"{here}: {unknown('measure', measure, allowed)}")
+    return measure
+
+
+def _published(row: Mapping[str, Any], columns: int, where: str) -> list[Published | None]:
+    figures = row.get("published")
+    if figures is None:
+        return [None] * columns
+    if not isinstance(figures, list) or len(figures) != columns:
+        raise UserError(
+            f"{where}, row {row['name']!r}: 'published' must have one entry per column ({columns})"
+        )
+    return [_figure(figure, f"{where}, row {row['name']!r}") for figure in figures]
+
+
+def _figure(figure: Any, where: str) -> Published | None:
+    match figure:
+        case None:
+            return None
+        case "skipped" | "diverged":
+            return Published(status=figure)
+        case int() | float() if _is_number(figure):
+            return Published(float(figure))
+        case [mean, std] if _is_number(mean) and _is_number(std):
+            return Published(float(mean), float(std))
+    raise UserError(
+        f"{where}: {shown(figure)} is no figure; "
+        "allowed: [mean, std], a number, skipped, diverged, null"
+    )
+
+
+def _is_number(value: Any) -> bool:
+    """Whether it can be printed as a figure, unlike `true`, which is an integer too, and NaN."""
+    is_real = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_real and math.isfinite(value)
+
+
+def _selected(
+    kind: str,
+    asked: tuple[str, ...],
+    names: tuple[str, ...],
+    algorithms: Mapping[str, Collection[str]],
+) -> tuple[str, ...]:
+    if not asked:
+        return names
+    meant = {**algorithms, **{typed(name): (name,) for name in names}}
+    for one in asked:
+        if typed(one) not in meant:
+            raise unknown(kind, one, (*names, *algorithms))
+    wanted = {name for one in asked for name in meant[typed(one)]}
+    return tuple(name for name in names if name in wanted)
+
+
+def typed(name: str) -> str:
+    """A name as one types it: lower case, Greek letters spelt out."""
+    for letter, word in GREEK.items():
+        name = name.replace(letter, word)
+    return name.strip().lower()

@@ -1,0 +1,25 @@
+"""What a run leaves behind: its folder, its records and checkpoints, and the store of all runs."""
+
+from typing import TYPE_CHECKING
+
+from pfl_bench.base.face import face
+
+if TYPE_CHECKING:
+    from pfl_bench.store import stored_run
+    from pfl_bench.store.folder import Checkpoint, RunBusy
+    from pfl_bench.store.provenance import current_provenance, peak_memory, utc_now
+    from pfl_bench.store.records import (
+        DamagedError,
+        RoundRecord,
+        flat,
+        from_json,
+        same_result,
+        summarise,
+        to_json,
+        worst_decile,
+    )
+    from pfl_bench.store.store import Store
+    from pfl_bench.store.stored_run import StoredRun, read_run, remarks
+    from pfl_bench.store.writer import Configuration, RunWriter
+
+__getattr__, __dir__, __all__ = face(__name__, __file__)

@@ -1,0 +1,191 @@
+"""The folder of one run: its files by name, their reading and checking, and its lock.
+
+    <slug>-<key>/
+        config.json                     the configuration, sealed with a digest
+        rounds.jsonl                    one record per round, each line with its checksum
+        checkpoint-<round>.safetensors  the last two, while the run is unfinished
+        summary.json                    figures, provenance and rounds.jsonl's digest, sealed
+        state.safetensors               the state after the last round, where it was asked for
+        attack-<key>.json               what an attack on that state found, sealed
+        run.lock, owner.lock            who is computing this run now
+        fresh/                          a repetition under way, of the same files
+        replay/                         a store of its own: the run once more, for its state alone
+
+A run is whole if and only if its summary.json is sound and rounds.jsonl has the digest it names;
+summary.json is written last and in one piece. Everything else is a run to resume. A finished result
+is never touched before its successor is whole: a repetition is computed in `fresh/` and takes its
+place only when complete, in steps that any later reader or writer can finish.
+
+The lock is the operating system's, so it dies with its process, and a copied folder is not locked.
+How records and checkpoints look inside is the business of `records` and `checkpoint`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import shutil
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from filelock import FileLock, Timeout
+
+from pfl_bench.base import UserError, write_atomically
+from pfl_bench.store import checkpoint
+from pfl_bench.store.records import DamagedError, unseal
+
+if TYPE_CHECKING:
+    import torch
+
+CONFIG = "config.json"
+RECORDS = "rounds.jsonl"
+SUMMARY = "summary.json"
+STATE = "state.safetensors"
+RESULT = (RECORDS, STATE, SUMMARY)
+"""The files of a finished run that another store can adopt."""
+FRESH = "fresh"
+CHECKPOINT = re.compile(r"checkpoint-(\d+)\.safetensors")
+_LOCK = "run.lock"
+_OWNER = "owner.lock"
+
+
+class RunBusy(UserError):
+    """Another live process is computing this run."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The state of a run after `round`, as the engine saved it."""
+
+    round: int
+    tensors: dict[str, torch.Tensor]
+    meta: dict[str, Any]
+
+
+def document_at(path: Path, folder: Path) -> dict[str, Any] | None:
+    """The sealed document at `path`, checked to belong to `folder`; None where there is none."""
+    data = bytes_of(path)
+    if data is None:
+        return None
+    try:
+        document = unseal(data)
+    except DamagedError as error:
+        raise DamagedError(f"{path.name} is damaged ({error})") from error
+    if document.get("key") != folder.name[-16:]:
+        raise DamagedError(f"{path.name} belongs to the run {document.get('key')}")
+    return document
+
+
+def settings_in(config: dict[str, Any]) -> dict[str, Any]:
+    """The settings in a sealed configuration, of which readers may rely on these types."""
+    settings = config.get("config")
+    if not isinstance(settings, dict) or not isinstance(settings.get("hyper", {}), dict):
+        raise DamagedError(f"{CONFIG} does not hold the settings of a run")
+    for name in ("beta", "seed"):
+        if type(settings.get(name)) not in (int, float, type(None)):
+            raise DamagedError(f"{CONFIG} does not hold a number as {name}")
+    return settings
+
+
+def check_records(data: bytes | None, summary: dict[str, Any]) -> None:
+    """Refuse records that are not those of the summary."""
+    if data is None:
+        raise DamagedError(f"{RECORDS} is missing")
+    if hashlib.sha256(data).hexdigest() != summary.get("records_sha256"):
+        raise DamagedError(f"{RECORDS} is not the one that {SUMMARY} was made from")
+
+
+def bytes_of(path: Path) -> bytes | None:
+    """The file's content; None where there is no such file."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def checkpoints_in(folder: Path) -> list[Path]:
+    """The checkpoint files of `folder`, newest first."""
+    rounds = {
+        path: int(match[1])
+        for path in folder.glob("checkpoint-*")
+        if (match := CHECKPOINT.fullmatch(path.name))
+    }
+    return sorted(rounds, key=rounds.__getitem__, reverse=True)
+
+
+def write_state(path: Path, tensors: dict[str, torch.Tensor], summary: dict[str, Any]) -> None:
+    bond = {"round": summary["rounds"], "sha256": summary["records_sha256"]}
+    checkpoint.write(path, tensors, {"bond": bond, "meta": {}})
+
+
+def read_state(path: Path, summary: dict[str, Any]) -> Checkpoint:
+    """The kept state at `path`, checked to be the one of the run with this summary."""
+    tensors, envelope = checkpoint.read(path)
+    if envelope.get("bond") != {"round": summary["rounds"], "sha256": summary["records_sha256"]}:
+        raise DamagedError("it belongs to other records")
+    return Checkpoint(summary["rounds"], tensors, meta_of(envelope))
+
+
+def meta_of(envelope: dict[str, Any]) -> dict[str, Any]:
+    """What the engine saved with the tensors of a checkpoint."""
+    if not isinstance(meta := envelope.get("meta"), dict):
+        raise DamagedError("it does not say how it was made")
+    return meta
+
+
+def publish(folder: Path) -> None:
+    """Put a finished repetition in the place of the older result. Killed between any two steps,
+    `read_run` still sees the new result, and calling this again completes the move."""
+    fresh = folder / FRESH
+    for path in checkpoints_in(fresh):
+        path.unlink()
+    for name in (RECORDS, STATE):
+        if (fresh / name).exists():
+            (fresh / name).replace(folder / name)
+    (fresh / SUMMARY).replace(folder / SUMMARY)
+    shutil.rmtree(fresh)
+
+
+@contextlib.contextmanager
+def explained(folder: Path) -> Iterator[None]:
+    """Turn the system's refusal to write (disk full, read-only, no permission) into a sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"cannot write to {folder}: {error.strerror or error}") from error
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the run's lock, or raise `RunBusy` at once."""
+    lock = FileLock(str(folder / _LOCK), timeout=0, thread_local=False)
+    owner = folder / _OWNER
+    try:
+        lock.acquire()
+    except Timeout as error:
+        raise RunBusy(f"the run {folder.name} is being computed by {_holder(owner)}") from error
+    except OSError as error:
+        raise UserError(f"cannot lock {folder}: {error.strerror or error}") from error
+    try:
+        with explained(folder):
+            write_atomically(owner, json.dumps({"pid": os.getpid(), "host": socket.gethostname()}))
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            owner.unlink()
+        lock.release()
+
+
+def _holder(owner: Path) -> str:
+    """Who holds the lock, as far as its note can be read."""
+    try:
+        note = json.loads(owner.read_bytes())
+        return f"process {note['pid']} on {note['host']}"
+    except (OSError, ValueError, KeyError, TypeError):
+        return "another process"

@@ -1,0 +1,271 @@
+"""What a run leaves behind as text: the record of each round, and sealed JSON documents.
+
+Everything here is strict JSON that proves itself: a line carries a CRC-32, a document a SHA-256 of
+its content, so damage is noticed rather than read. JSON has no infinities: non-finite numbers are
+written as the strings "NaN", "Infinity" and "-Infinity" and come back as floats. Where the text
+lies on disk is the business of `pfl_bench.store.folder`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+import statistics
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+_NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_TRAFFIC = ("bytes_up", "bytes_down", "parameters_up", "parameters_down")
+_SCORE = {"round", "accuracy", "mean_over_clients", "std_over_clients", "worst_decile"}
+REMARK_LETTERS = 200
+_LINE = re.compile(rb'(?P<start>\{.*),"crc32":"(?P<crc>[0-9a-f]{8})"\}', re.DOTALL)
+
+
+class DamagedError(Exception):
+    """Stored text or tensors that are not what was written; the message says what is wrong."""
+
+
+def to_json(value: Any, indent: int | None = None) -> str:
+    """Strict ASCII JSON; compact and canonical unless `indent` asks for a readable layout."""
+    separators = (",", ":") if indent is None else None
+    return json.dumps(
+        _encoded(value), sort_keys=indent is None, indent=indent, separators=separators,
+        allow_nan=False,
+    )  # fmt: skip
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested names joined by dots; a list becomes one JSON text."""
+    cells: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            cells |= flat(value, f"{prefix}{name}.")
+        else:
+            cells[f"{prefix}{name}"] = to_json(value) if isinstance(value, list) else value
+    return cells
+
+
+def from_json(text: str | bytes) -> Any:
+    """The value `to_json` wrote; raises `DamagedError` for anything that is not JSON."""
+    try:
+        return _decoded(json.loads(text))
+    except (ValueError, RecursionError) as error:
+        raise DamagedError("not readable as JSON") from error
+
+
+def _encoded(value: Any) -> Any:
+    if isinstance(value, float):
+        if math.isfinite(value):
+            return float(value)
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, dict):
+        return {str(name): _encoded(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_encoded(item) for item in value]
+    if hasattr(value, "tolist"):  # numpy and torch values, without importing either
+        return _encoded(value.tolist())
+    return value
+
+
+def _decoded(value: Any) -> Any:
+    if isinstance(value, str):
+        return _NON_FINITE.get(value, value)
+    if isinstance(value, dict):
+        return {name: _decoded(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_decoded(item) for item in value]
+    return value
+
+
+def seal(document: dict[str, Any]) -> str:
+    """Readable JSON of `document` that ends with a digest of its own content."""
+    digest = hashlib.sha256(to_json(document).encode()).hexdigest()
+    return to_json({**document, "digest": digest}, indent=2) + "\n"
+
+
+def unseal(text: str | bytes) -> dict[str, Any]:
+    """The document that `seal` wrote; raises `DamagedError` where its content has changed since."""
+    document = from_json(text)
+    if not isinstance(document, dict):
+        raise DamagedError("not a JSON object")
+    digest = document.pop("digest", None)
+    if digest != hashlib.sha256(to_json(document).encode()).hexdigest():
+        raise DamagedError("its content does not match its digest")
+    return document
+
+
+@dataclass(frozen=True)
+class RoundRecord:
+    """One round, over all clients. `correct`, `total` and `loss` are per client, on its test set,
+    and None where the round was not evaluated. Bytes and parameters are sums over the clients that
+    joined. Only `seconds` may differ between two runs of one configuration."""
+
+    round: int
+    joined: list[int]
+    correct: list[int] | None = None
+    total: list[int] | None = None
+    loss: list[float] | None = None
+    train_loss: float | None = None
+    bytes_up: int = 0
+    bytes_down: int = 0
+    parameters_up: int = 0
+    parameters_down: int = 0
+    extras: dict[str, Any] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def accuracy(self) -> float | None:
+        """Correct predictions of all clients over all test samples."""
+        if self.correct is None or self.total is None or not sum(self.total):
+            return None
+        return sum(self.correct) / sum(self.total)
+
+    @property
+    def test_loss(self) -> float | None:
+        """The mean over all test samples of all clients."""
+        if self.loss is None or self.total is None or not sum(self.total):
+            return None
+        pairs = zip(self.loss, self.total, strict=True)
+        return math.fsum(loss * total for loss, total in pairs if total) / sum(self.total)
+
+    @property
+    def total_seconds(self) -> float:
+        return self.seconds.get("total", sum(self.seconds.values()))
+
+    def to_line(self) -> str:
+        """One line of JSON, newline included, whose last field is a CRC-32 of what precedes it."""
+        start = to_json(asdict(self))[:-1]
+        return f'{start},"crc32":"{zlib.crc32(start.encode()):08x}"}}\n'
+
+    @classmethod
+    def from_line(cls, line: str | bytes) -> RoundRecord:
+        """The record `to_line` wrote; raises `DamagedError` for a line that is cut or altered."""
+        data = line.encode() if isinstance(line, str) else line
+        match = _LINE.fullmatch(data.removesuffix(b"\n"))
+        if match is None:
+            raise DamagedError("incomplete")
+        if int(match["crc"], 16) != zlib.crc32(match["start"]):
+            raise DamagedError("its checksum does not match")
+        content = from_json(match["start"] + b"}")
+        if set(content) != {each.name for each in fields(cls)}:
+            raise DamagedError("not a round record of this version")
+        record = cls(**content)
+        if not record.is_sound():
+            raise DamagedError("its values are not those of a round")
+        return record
+
+    def is_sound(self) -> bool:
+        """Whether every field has its type: a checksum does not tell what was never a record."""
+        counts = [self.round, self.bytes_up, self.bytes_down, self.parameters_up]
+        losses = [] if self.train_loss is None else [self.train_loss]
+        return (
+            _are(int, [*counts, self.parameters_down])
+            and _are(int, self.joined)
+            and _are(int, self.correct or [])
+            and _are(int, self.total or [])
+            and len(self.correct or []) == len(self.total or [])
+            and _are(float, self.loss or [])
+            and _are(float, losses)
+            and isinstance(self.extras, dict)
+            and isinstance(self.seconds, dict)
+            and _are(float, list(self.seconds.values()))
+        )
+
+
+def _are(kind: type, values: Any) -> bool:
+    """Whether `values` is a list of whole numbers, or of any numbers where `kind` is float."""
+    allowed = (int,) if kind is int else (int, float)
+    return isinstance(values, list) and all(type(value) in allowed for value in values)
+
+
+def same_result(a: RoundRecord, b: RoundRecord) -> bool:
+    """Whether two records agree to the last bit in everything but the time they took."""
+    return to_json({**asdict(a), "seconds": {}}) == to_json({**asdict(b), "seconds": {}})
+
+
+def read_lines(data: bytes) -> tuple[list[RoundRecord], str | None]:
+    """The longest sound run of consecutive rounds at the start, and what is wrong after it."""
+    records: list[RoundRecord] = []
+    *lines, rest = data.split(b"\n")
+    for number, line in enumerate(lines, start=1):
+        try:
+            record = RoundRecord.from_line(line)
+        except DamagedError as error:
+            return records, f"line {number} is damaged ({error})"
+        if records and record.round != records[-1].round + 1:
+            return records, f"line {number} is round {record.round} after {records[-1].round}"
+        records.append(record)
+    return records, f"line {len(lines) + 1} is incomplete" if rest else None
+
+
+def summarise(records: Sequence[RoundRecord]) -> dict[str, Any]:
+    """The figures of a whole run: best round (the earliest of equals), last round, time, traffic.
+
+    Traffic is per joined client and round; all accuracies lie in [0, 1]."""
+    scored = [(record, record.accuracy) for record in records if record.accuracy is not None]
+    best = max(scored, key=lambda pair: pair[1], default=None)
+    seconds = math.fsum(record.total_seconds for record in records)
+    joined = sum(len(record.joined) for record in records)
+    traffic = {
+        _per_client(name): sum(getattr(record, name) for record in records) / joined
+        if joined
+        else None
+        for name in _TRAFFIC
+    }
+    return {
+        "best": _score(best[0]) if best else None,
+        "last": _score(scored[-1][0]) if scored else None,
+        "rounds": len(records),
+        "total_seconds": seconds,
+        "seconds_per_round": seconds / len(records) if records else None,
+        **traffic,
+    }
+
+
+def _per_client(name: str) -> str:
+    return f"{name}_per_client"
+
+
+def check_summary(summary: dict[str, Any]) -> None:
+    """Raises `DamagedError` where a sealed document is not a summary as `summarise` makes them."""
+    scores = [summary[name] for name in ("best", "last") if summary.get(name) is not None]
+    if not all(isinstance(score, dict) and set(score) == _SCORE for score in scores):
+        raise DamagedError("its scores are not those of a run")
+    optional = (summary.get(name) for name in ("seconds_per_round", *map(_per_client, _TRAFFIC)))
+    figures = [
+        summary.get("total_seconds"),
+        *(value for score in scores for value in score.values()),
+        *(value for value in optional if value is not None),
+    ]
+    if not _are(int, [summary.get("rounds")]) or not _are(float, figures):
+        raise DamagedError("its figures are not those of a run")
+    if not isinstance(summary.get("reason"), str | None):
+        raise DamagedError("its reason is no sentence")
+    remark = summary.get("data", "")
+    if not isinstance(remark, str) or not remark.isprintable() or len(remark) > REMARK_LETTERS:
+        raise DamagedError("what it says of its data is no short sentence")
+    origin = summary.get("provenance", {})
+    if not isinstance(origin, dict) or not isinstance(origin.get("peak_memory"), int | None):
+        raise DamagedError("its provenance is not that of a run")
+
+
+def _score(record: RoundRecord) -> dict[str, float | int | None]:
+    """Accuracy of one round, pooled and over clients; a client without test samples has none."""
+    counts = zip(record.correct or [], record.total or [], strict=True)
+    accuracies = sorted(correct / total for correct, total in counts if total)
+    return {
+        "round": record.round,
+        "accuracy": record.accuracy,
+        "mean_over_clients": statistics.fmean(accuracies),
+        "std_over_clients": statistics.pstdev(accuracies),
+        "worst_decile": worst_decile(accuracies),
+    }
+
+
+def worst_decile(accuracies: Sequence[float]) -> float:
+    """The mean of the worst tenth of ascending accuracies, at least one client."""
+    return statistics.fmean(accuracies[: max(1, len(accuracies) // 10)])

@@ -1,0 +1,85 @@
+"""The result store: one folder per run, named by the content of its configuration.
+
+What lies in such a folder is told in `pfl_bench.store.folder`; who reads and who writes it is in
+`pfl_bench.store.stored_run` and `pfl_bench.store.writer`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from pfl_bench.base import UserError
+from pfl_bench.store.folder import checkpoints_in, explained, locked
+from pfl_bench.store.stored_run import StoredRun, read_run, remarks
+from pfl_bench.store.writer import Configuration, RunWriter
+
+_RUN_FOLDER = re.compile(r".*-(?P<key>[0-9a-f]{16})")
+
+
+class Store:
+    """All runs under one folder, which is created when the first run is opened."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = Path(root)
+
+    def folder(self, config: Configuration) -> Path:
+        """Where the run lies or will lie; a folder with another slug but the same key is it too."""
+        return next(self._folders(config.key), self.root / f"{_tame(config.slug)}-{config.key}")
+
+    def find(self, config: Configuration) -> StoredRun | None:
+        """The finished, verified result of `config`; None where it has yet to be computed."""
+        runs = (read_run(folder) for folder in self._folders(config.key))
+        return next((run for run in runs if run.is_final), None)
+
+    @contextlib.contextmanager
+    def open(self, config: Configuration) -> Iterator[RunWriter]:
+        """Take the run's lock and give the writer, resumed from what an earlier process left.
+
+        Raises `RunBusy` where another live process holds the lock. A result that was finished in
+        the meantime is the writer's `finished`."""
+        folder = self.folder(config)
+        with explained(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        with locked(folder):
+            writer = RunWriter(folder, config)
+            try:
+                yield writer
+            finally:
+                writer.close()
+
+    def all(self) -> Iterator[StoredRun]:
+        """Every run in order of folder name, unfinished and damaged ones included."""
+        yield from map(read_run, self._folders())
+
+    def remarks(self) -> dict[str, str]:
+        """What its runs say of data that are not as published, by their fingerprint."""
+        return remarks(self.all())
+
+    def tidy(self) -> None:
+        """Remove the checkpoints that a process killed in its very last step left beside a result;
+        they take space and serve nobody. What another process holds is its own to tidy."""
+        for folder in self._folders():
+            if checkpoints_in(folder) and read_run(folder).is_final:
+                with contextlib.suppress(UserError), locked(folder), explained(folder):
+                    for path in checkpoints_in(folder):
+                        path.unlink()
+
+    def _folders(self, key: str | None = None) -> Iterator[Path]:
+        try:
+            paths = sorted(self.root.iterdir())
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        except OSError as error:
+            raise UserError(f"cannot read the results in {self.root}: {error.strerror}") from error
+        for path in paths:
+            match = _RUN_FOLDER.fullmatch(path.name)
+            if match and key in (None, match["key"]) and path.is_dir():
+                yield path
+
+
+def _tame(slug: str) -> str:
+    """A slug that is a safe and not too long part of a folder name on every system."""
+    return re.sub(r"[^\w.+=-]", "_", slug)[:100]

@@ -1,0 +1,161 @@
+"""A run as it is found in its folder: read, verified, never changed but for attachments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from pfl_bench.base import UserError, write_atomically
+from pfl_bench.store.folder import (
+    CONFIG,
+    FRESH,
+    RECORDS,
+    RESULT,
+    STATE,
+    SUMMARY,
+    Checkpoint,
+    bytes_of,
+    check_records,
+    document_at,
+    explained,
+    read_state,
+    settings_in,
+)
+from pfl_bench.store.records import DamagedError, RoundRecord, check_summary, read_lines, seal
+
+FINAL = ("finished", "diverged", "skipped")
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """A run as found on disk. `status` is one of FINAL, "interrupted" or "damaged"; `damage` says
+    what is wrong with a damaged one."""
+
+    path: Path
+    config: dict[str, Any]
+    summary: dict[str, Any] | None
+    status: str
+    damage: str | None = None
+    home: Path | None = None  # the folder of the summary: `path`, or within it a repetition's
+
+    @property
+    def key(self) -> str:
+        return self.path.name[-16:]
+
+    @property
+    def is_final(self) -> bool:
+        return self.status in FINAL
+
+    @property
+    def remark(self) -> str:
+        """What must be said of its data wherever its figures appear; often nothing."""
+        return (self.summary or {}).get("data", "")
+
+    def records(self) -> list[RoundRecord]:
+        """The rounds recorded so far, up to the first damaged one; none of what cannot be read at
+        all, which is why the run counts as damaged."""
+        places = (self.home or self.path, self.path)
+        try:
+            found = (bytes_of(place / RECORDS) for place in places)
+            data = next((content for content in found if content is not None), b"")
+        except OSError as error:
+            if self.status == "damaged":
+                return []
+            raise UserError(f"cannot read {self.path / RECORDS}: {error.strerror}") from error
+        return read_lines(data)[0]
+
+    def state(self) -> Checkpoint | None:
+        """The state after the last round; None where it was not kept, is damaged, or belongs to
+        other records than these."""
+        if self.summary is None:
+            return None
+        for place in (self.home or self.path, self.path):
+            try:
+                return read_state(place / STATE, self.summary)
+            except (DamagedError, FileNotFoundError):
+                continue
+            except OSError as error:
+                raise UserError(f"cannot read {place / STATE}: {error.strerror}") from error
+        return None
+
+    def attachment(self, name: str) -> dict[str, Any] | None:
+        """What was attached to this result; None where there is nothing sound, or only what was
+        attached to a result that this one has replaced."""
+        try:
+            document = document_at(self.path / f"{name}.json", self.path)
+        except DamagedError:
+            return None
+        except OSError as error:
+            raise UserError(f"cannot read {self.path / name}.json: {error.strerror}") from error
+        is_ours = document and self.summary and document.get("of") == self.summary["records_sha256"]
+        return document if is_ours else None
+
+    def carry(self) -> dict[str, bytes]:
+        """The files of this result, by name, for `RunWriter.adopt` in another store."""
+        places = (self.path, self.home or self.path)  # a repetition's files may have moved already
+        found = ((name, bytes_of(place / name)) for place in places for name in RESULT)
+        return {name: data for name, data in found if data is not None}
+
+    def attach(self, name: str, document: dict[str, Any]) -> None:
+        """Put a document, sealed, beside a finished result; one of that name is replaced."""
+        if self.summary is None:
+            raise ValueError("a document can be attached to a finished run only")
+        bond = {"key": self.key, "of": self.summary["records_sha256"]}
+        with explained(self.path):
+            write_atomically(self.path / f"{name}.json", seal({**bond, **document}))
+
+
+def remarks(
+    runs: Iterable[StoredRun], known: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, str]:
+    """What must be said of data that are not as published, by their fingerprint. Any run on them
+    tells it of all, and the fullest counts: a note may have come later than the first runs."""
+    told = dict(known)
+    for run in runs:
+        data = str(run.config.get("data_fingerprint"))
+        told[data] = max(told.get(data, ""), run.remark, key=len)
+    return {data: remark for data, remark in told.items() if remark}
+
+
+def read_run(folder: Path) -> StoredRun:
+    """What lies in `folder`, verified; damage is reported in the answer, never raised."""
+    try:
+        run = read_once(folder)
+        # A repetition may have taken its place between the reading of one file and of the next.
+        return read_once(folder) if run.status == "damaged" else run
+    except OSError as error:
+        return StoredRun(folder, {}, None, "damaged", f"cannot be read ({error.strerror})")
+
+
+def read_once(folder: Path) -> StoredRun:
+    try:
+        config = document_at(folder / CONFIG, folder)
+        if config is None:
+            raise DamagedError(f"{CONFIG} is missing")
+        settings = settings_in(config)
+    except DamagedError as error:
+        return StoredRun(folder, {}, None, "damaged", str(error))
+
+    damage = None
+    fresh = folder / FRESH
+    # A finished repetition counts from the moment its summary exists, wherever its records are.
+    for home, records in ((fresh, fresh), (fresh, folder), (folder, folder)):
+        try:
+            summary = document_at(home / SUMMARY, folder)
+            if summary is None:
+                continue
+            if summary.get("status") not in FINAL:
+                raise DamagedError(f"{SUMMARY} does not say how the run ended")
+            check_summary(summary)
+            check_records(bytes_of(records / RECORDS), summary)
+        except DamagedError as error:
+            damage = str(error)
+        else:
+            return StoredRun(folder, settings, summary, summary["status"], home=home)
+    if damage is not None:
+        return StoredRun(folder, settings, None, "damaged", damage)
+    bytes_of(folder / RECORDS)  # who continues the run, or counts its rounds, must read them
+    return StoredRun(folder, settings, None, "interrupted")

@@ -1,0 +1,163 @@
+"""The stand-ins have the shapes of the real sets, are the same every time, and are neither trivial
+nor hopeless."""
+
+from __future__ import annotations
+
+import dataclasses
+from itertools import combinations
+from pathlib import Path
+from types import ModuleType
+
+import matplotlib
+import numpy as np
+import pytest
+
+from pfl_bench.data.registry import specs
+from pfl_bench.data.standins import images as standin_images
+from pfl_bench.data.standins import text as standin_text
+
+Rendered = dict[str, tuple[np.ndarray, np.ndarray]]
+
+IMAGE_SETS = sorted(standin_images.LOOKS)
+
+
+@pytest.fixture(scope="module")
+def rendered() -> Rendered:
+    return {name: standin_images.render(name)[:2] for name in IMAGE_SETS}
+
+
+@pytest.fixture(scope="module")
+def documents() -> tuple[np.ndarray, np.ndarray, int]:
+    return standin_text.render()
+
+
+def _split(n: int) -> tuple[slice, slice]:
+    return slice(0, 3 * n // 4), slice(3 * n // 4, n)
+
+
+def _nearest_mean_accuracy(x: np.ndarray, y: np.ndarray) -> float:
+    pixels = x.reshape(len(x), -1).astype(np.float32) / 255
+    train, test = _split(len(y))
+    means = np.stack([pixels[train][y[train] == c].mean(0) for c in range(y.max() + 1)])
+    distance = (means**2).sum(1) - 2 * pixels[test] @ means.T
+    return float((distance.argmin(1) == y[test]).mean())
+
+
+@pytest.mark.parametrize("name", IMAGE_SETS)
+def test_images_have_the_shape_and_classes_of_the_real_set(rendered: Rendered, name: str) -> None:
+    x, y = rendered[name]
+    spec = specs()[name]
+    assert spec.shape is not None
+    channels, height, width = spec.shape
+    assert x.shape == (len(y), height, width, channels)
+    assert (x.dtype.name, y.dtype.name) == ("uint8", "int64")
+    assert x.flags.c_contiguous
+    counts = np.bincount(y, minlength=spec.classes)
+    assert len(counts) == spec.classes
+    assert counts.max() - counts.min() <= 1
+
+
+def test_rendering_again_gives_the_same_bits(rendered: Rendered) -> None:
+    np.random.seed(7)
+    again, _, _ = standin_images.render("mnist")
+    np.testing.assert_array_equal(again, rendered["mnist"][0])
+
+
+def test_rendering_leaves_the_global_random_state_alone() -> None:
+    before = np.random.get_state(legacy=False)["state"]["key"].copy()
+    standin_images.render("mnist")
+    standin_text.render()
+    after = np.random.get_state(legacy=False)["state"]["key"]
+    np.testing.assert_array_equal(after, before)
+
+
+@pytest.mark.parametrize("glyphs", ["DIGITS", "PICTURES", "SIGNS"])
+def test_no_two_classes_look_alike(glyphs: str) -> None:
+    characters = getattr(standin_images, glyphs)
+    masks = standin_images.glyph_masks(characters)
+    plain = masks.coverage[masks.first].reshape(len(characters), -1)
+    energy = (plain**2).sum(1)
+    for a, b in combinations(range(len(characters)), 2):
+        apart = ((plain[a] - plain[b]) ** 2).sum() / (energy[a] + energy[b])
+        assert apart > 0.12, f"{characters[a]} and {characters[b]} are only {apart:.2f} apart"
+
+
+def test_every_sign_is_drawn_and_is_not_the_box_of_a_missing_glyph() -> None:
+    fonts = Path(matplotlib.get_data_path(), "fonts", "ttf")
+    unassigned = "\U0010fffd"
+    boxes = [standin_images._glyph_mask(fonts / f, unassigned) for f in standin_images.FACES]
+    for characters in (standin_images.DIGITS, standin_images.PICTURES, standin_images.SIGNS):
+        masks = standin_images.glyph_masks(characters)
+        assert masks.count.min() >= 1
+        assert masks.coverage.sum((1, 2)).min() > 100
+        for box in boxes:
+            assert np.abs(masks.coverage - box).sum((1, 2)).min() > 100
+
+
+def test_the_rim_of_every_mask_is_empty() -> None:
+    coverage = standin_images.glyph_masks(standin_images.SIGNS).coverage
+    rim = np.ones(coverage.shape[1:], bool)
+    rim[1:-1, 1:-1] = False
+    assert coverage[:, rim].max() == 0
+
+
+@pytest.mark.parametrize("name", IMAGE_SETS)
+def test_nearest_class_mean_beats_chance_but_is_far_from_solving_it(
+    rendered: Rendered, name: str
+) -> None:
+    x, y = rendered[name]
+    accuracy = _nearest_mean_accuracy(x, y)
+    assert 2 / (y.max() + 1) < accuracy < 0.7
+
+
+def test_the_key_of_a_rendering_changes_with_its_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = standin_images.key("mnist")
+    noisier = dataclasses.replace(standin_images.LOOKS["mnist"], noise=0.2)
+    monkeypatch.setitem(standin_images.LOOKS, "mnist", noisier)
+    assert standin_images.key("mnist") != before
+
+
+@pytest.mark.parametrize("module", [standin_images, standin_text])
+def test_the_key_of_a_rendering_changes_with_the_libraries(
+    monkeypatch: pytest.MonkeyPatch, module: ModuleType
+) -> None:
+    arguments = ("mnist",) if module is standin_images else ()
+    before = module.key(*arguments)
+    monkeypatch.setattr(module, "version", lambda library: "999")
+    assert module.key(*arguments) != before
+
+
+def test_documents_have_the_shape_of_ag_news(
+    documents: tuple[np.ndarray, np.ndarray, int],
+) -> None:
+    x, y, vocabulary = documents
+    assert x.shape == (len(y), 200)
+    assert (x.dtype.name, y.dtype.name) == ("int32", "int64")
+    assert np.bincount(y).tolist() == [len(y) // 4] * 4
+    lengths = (x > 0).sum(1)
+    assert (lengths.min(), lengths.max()) == (20, 60)
+    assert set(np.unique(x)) == set(range(vocabulary))
+
+
+def test_words_are_numbered_by_falling_frequency(
+    documents: tuple[np.ndarray, np.ndarray, int],
+) -> None:
+    counts = np.bincount(documents[0].ravel())[1:]
+    assert (np.diff(counts) <= 0).all()
+
+
+def test_documents_are_the_same_every_time(documents: tuple[np.ndarray, np.ndarray, int]) -> None:
+    np.testing.assert_array_equal(standin_text.render()[0], documents[0])
+
+
+def test_counting_words_is_right_often_but_not_always(
+    documents: tuple[np.ndarray, np.ndarray, int],
+) -> None:
+    x, y, vocabulary = documents
+    counts = np.stack([np.bincount(row, minlength=vocabulary) for row in x]).astype(float)
+    counts[:, 0] = 0
+    train, test = _split(len(y))
+    per_class = np.stack([counts[train][y[train] == c].sum(0) + 1 for c in range(4)])
+    evidence = np.log(per_class / per_class.sum(1, keepdims=True))
+    accuracy = ((counts[test] @ evidence.T).argmax(1) == y[test]).mean()
+    assert 0.85 < accuracy < 0.95

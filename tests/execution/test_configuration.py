@@ -1,0 +1,353 @@
+"""From a user's choices to a configuration: what follows, what is refused, what names a result."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from prepared import NAME, prepare_toy
+from toy import toy_config
+
+from pfl_bench.base.errors import UserError
+from pfl_bench.config.hyper import as_dict, knob, resolve
+from pfl_bench.config.options import Profile, load_profile
+from pfl_bench.config.run_config import RunConfig
+from pfl_bench.data import registry as data
+from pfl_bench.data.partition import make_partition
+from pfl_bench.engine.algorithm import Algorithm
+from pfl_bench.execution.configuration import configure, load_data
+from pfl_bench.plugins.registry import algorithm_names, load_algorithm
+
+PLAIN = Profile("plain", "", {}, {}, {})
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return prepare_toy(tmp_path / "data")
+
+
+@pytest.fixture
+def no_drawing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spares the built-in datasets' stand-ins where only their names matter."""
+    monkeypatch.setattr(data, "fingerprint", lambda name, source, _: f"{name}-{source}")
+
+
+def toy(
+    folder: Path, hyper: Mapping[str, Any] | None = None, profile: Profile = PLAIN, **chosen: Any
+) -> RunConfig:
+    return configure(profile, {"dataset": NAME, **chosen}, hyper or {}, folder)
+
+
+# --- what follows from what -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("dataset", "model", "lr", "per_client"),
+    [("mnist", "cnn", 0.005, 2), ("cifar100", "cnn", 0.005, 10), ("agnews", "fasttext", 0.1, None)],
+)
+@pytest.mark.usefixtures("no_drawing")
+def test_paper_profile_gives_the_papers_model_rate_and_classes(
+    tmp_path: Path, dataset: str, model: str, lr: float, per_client: int | None
+) -> None:
+    setting = "pathological" if per_client else "practical"
+    chosen = {"dataset": dataset, "setting": setting}
+    config = configure(load_profile("paper"), chosen, {}, tmp_path)
+    assert (config.model, config.lr, config.classes_per_client) == (model, lr, per_client)
+    assert (config.source, config.fraction, config.rounds) == ("real", 1.0, 2000)
+
+
+def test_chosen_model_brings_its_own_learning_rate(folder: Path) -> None:
+    assert toy(folder, model="resnet18").lr == 0.1
+
+
+def test_chosen_learning_rate_wins_even_if_it_is_zero(folder: Path) -> None:
+    assert toy(folder, lr="0").lr == 0.0
+
+
+def test_beta_is_a_tenth_unless_given_and_absent_elsewhere(folder: Path) -> None:
+    assert toy(folder).beta == 0.1
+    assert toy(folder, beta="0.5").beta == 0.5
+    assert toy(folder, setting="iid").beta is None
+
+
+def test_own_dataset_is_real_whatever_the_profile_says(folder: Path) -> None:
+    config = toy(folder, profile=load_profile("quick"))
+    assert (config.source, config.model) == ("real", "cnn")
+    assert config.data_fingerprint == data.load(NAME, "real", folder).fingerprint
+
+
+def test_a_whole_partition_is_not_called_a_sample_of_itself(folder: Path) -> None:
+    assert toy(folder, clients="4", of="4").sampled_from is None
+    assert toy(folder, clients="4", of="4").key == toy(folder, clients="4").key
+
+
+def test_series_to_record_are_a_set(folder: Path) -> None:
+    assert toy(folder, record=" convergence, convergence,").record == ("convergence",)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "label"),
+    [
+        ({"beta": 0.1}, "practical(0.1)"),
+        ({"setting": "iid"}, "iid"),
+        ({"clients": 3, "of": 6}, "practical(0.1) 3|6"),
+    ],
+)
+def test_setting_is_labelled_as_people_write_it(
+    folder: Path, chosen: dict[str, Any], label: str
+) -> None:
+    assert toy(folder, **chosen).setting_label == label
+
+
+# --- data -----------------------------------------------------------------------------------------
+
+
+def test_sampled_clients_are_clients_of_the_larger_partition(folder: Path) -> None:
+    config = toy(folder, clients=3, of=6, setting="iid", batch_size=4)
+    dataset, partition = load_data(config, folder, None)
+    whole = make_partition(dataset.y, dataset.classes, setting="iid", clients=6)
+    assert partition.clients == 3
+    everyone = {tuple(train) for train in whole.train}
+    assert {tuple(train) for train in partition.train} < everyone
+
+
+def test_data_are_dealt_alike_whatever_they_are_trained_with(folder: Path) -> None:
+    dealt = {
+        load_data(toy(folder, **how), folder, None)[1].fingerprint
+        for how in ({}, {"batch_size": 1}, {"batch_size": 64}, {"lr": 1.0}, {"seed": 3})
+    }
+    assert len(dealt) == 1
+
+
+def test_fraction_keeps_that_share_of_every_class(folder: Path) -> None:
+    config = toy(folder, fraction=0.25, clients=2)
+    dataset, partition = load_data(config, folder, None)
+    assert np.bincount(dataset.y).tolist() == [10, 10, 10, 10]
+    assert sum(map(len, partition.train + partition.test)) == 40
+
+
+@pytest.mark.parametrize(("fraction", "told"), [(0.4, "40% of it"), (0.004, "0.4% of it")])
+def test_a_small_share_of_the_data_is_not_told_as_none(
+    folder: Path, fraction: float, told: str
+) -> None:
+    assert data.problem(toy(folder, fraction=fraction)).startswith(f"toy, {told}, ")
+
+
+def test_training_seed_does_not_move_a_sample(folder: Path) -> None:
+    partitions = [load_data(toy(folder, seed=s, clients=3), folder, None)[1] for s in (0, 1)]
+    assert partitions[0].fingerprint == partitions[1].fingerprint
+
+
+def test_partition_seed_does(folder: Path) -> None:
+    made = [load_data(toy(folder, partition_seed=s, clients=3), folder, None)[1] for s in (0, 1)]
+    assert made[0].fingerprint != made[1].fingerprint
+
+
+# --- refusals -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("chosen", "complaint"),
+    [
+        ({"setting": "iid", "beta": 0.5}, "beta 0.5 belongs to the practical setting.*'iid'"),
+        ({"classes_per_client": 2}, "classes_per_client 2 belongs to the pathological setting"),
+        ({"clients": 9, "of": 5}, "9 clients cannot be drawn from a partition of 5"),
+        ({"source": "standin"}, "toy has no stand-in"),
+        ({"model": "cnnn"}, "unknown model 'cnnn'; did you mean 'cnn'"),
+        ({"algo": "fedcpp"}, "unknown algorithm 'fedcpp'; did you mean 'fedcp'"),
+        ({"dataset": "tony"}, "unknown dataset 'tony'; did you mean 'toy'"),
+        ({"record": "convergnce"}, "record for fedavg 'convergnce'; did you mean 'convergence'"),
+        ({"joining_ratio": "2"}, "joining_ratio cannot be '2'"),
+        ({"partition": "elsewhere"}, "--partition cannot be 'elsewhere'; allowed: pfllib:PATH"),
+        ({"rounds": "none"}, "rounds cannot be 'none'"),
+    ],
+)
+def test_contradiction_is_refused_by_its_value(
+    folder: Path, chosen: dict[str, Any], complaint: str
+) -> None:
+    with pytest.raises(UserError, match=complaint):
+        toy(folder, **chosen)
+
+
+@pytest.mark.parametrize(
+    ("hyper", "complaint"),
+    [
+        ({"nu": 1}, "unknown hyper-parameter of fedprox 'nu'; did you mean 'mu'"),
+        ({"mu": "much"}, "fedprox cannot take mu='much'; allowed: a number of at least 0"),
+        ({"mu": -1}, "fedprox cannot take mu=-1"),
+        ({"mu": float("nan")}, "fedprox cannot take mu=nan"),
+    ],
+)
+def test_bad_hyper_parameter_is_refused_by_its_value(
+    folder: Path, hyper: dict[str, Any], complaint: str
+) -> None:
+    with pytest.raises(UserError, match=complaint):
+        toy(folder, hyper, algo="fedprox")
+
+
+def test_minus_zero_and_zero_are_one_result(folder: Path) -> None:
+    minus, plain = (toy(folder, {"mu": mu}, algo="fedprox") for mu in ("-0.0", "0"))
+    assert minus.key == plain.key
+
+
+def test_model_that_no_one_knows_in_a_profile_is_refused(folder: Path) -> None:
+    profile = Profile("mine", "", {}, {}, {"resnet8": {"rounds": 1}})
+    with pytest.raises(UserError, match="unknown model 'resnet8'; did you mean 'resnet18'"):
+        toy(folder, profile=profile)
+
+
+def test_dataset_that_no_one_knows_in_a_profile_is_refused(folder: Path) -> None:
+    profile = Profile("mine", "", {}, {"mnits": {"rounds": 3}}, {})
+    with pytest.raises(UserError, match="unknown dataset 'mnits'; did you mean 'mnist'"):
+        configure(profile, {}, {}, folder)
+
+
+def test_mistake_is_told_before_data_is_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def drawn(*_: object) -> str:
+        raise AssertionError("the data was asked for")
+
+    monkeypatch.setattr(data, "fingerprint", drawn)
+    with pytest.raises(UserError, match="fedcpp"):
+        configure(load_profile("quick"), {"algo": "fedcpp"}, {}, tmp_path)
+
+
+# --- PFLlib ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pfllib(tmp_path: Path) -> Path:
+    """Two clients' files as PFLlib writes them."""
+    folder = tmp_path / "Mine"
+    rng = np.random.default_rng(0)
+    for part, size in (("train", 12), ("test", 4)):
+        (folder / part).mkdir(parents=True)
+        for client in range(2):
+            x = rng.uniform(-1, 1, (size, 1, 16, 16)).astype(np.float32)
+            content = np.array({"x": x, "y": np.arange(size) % 3}, dtype=object)
+            np.savez_compressed(folder / part / f"{client}.npz", data=content)
+    (folder / "config.json").write_text(json.dumps({"num_clients": 2, "num_classes": 3}))
+    return folder
+
+
+def test_pfllib_partition_brings_its_clients_and_its_data(pfllib: Path) -> None:
+    where = f"pfllib:{pfllib}"
+    config = configure(load_profile("quick"), {"partition": where, "rounds": 3}, {}, pfllib)
+    assert (config.dataset, config.source, config.setting) == ("mine", "pfllib", "pfllib")
+    assert (config.clients, config.fraction, config.beta) == (2, 1.0, None)
+    assert (config.model, config.rounds) == ("cnn", 3)
+    dataset, partition = load_data(config, pfllib, where)
+    assert [len(t) for t in (*partition.train, *partition.test)] == [12, 12, 4, 4]
+    assert config.data_fingerprint == f"{dataset.fingerprint}-{partition.fingerprint}"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("dataset", "mnist"), ("source", "real"), ("fraction", 0.5), ("setting", "iid"),
+        ("beta", 0.1), ("clients", 4), ("of", 9), ("classes_per_client", 2),
+        ("partition_seed", 1),
+    ],
+)  # fmt: skip
+def test_what_a_pfllib_partition_decides_cannot_be_set(pfllib: Path, key: str, value: Any) -> None:
+    chosen = {"partition": f"pfllib:{pfllib}", key: value}
+    with pytest.raises(UserError, match=f"{key} cannot be {value!r}: the partition"):
+        configure(PLAIN, chosen, {}, pfllib)
+
+
+def test_pfllib_run_needs_to_be_told_where_its_partition_lies(pfllib: Path) -> None:
+    config = configure(PLAIN, {"partition": f"pfllib:{pfllib}"}, {}, pfllib)
+    with pytest.raises(UserError, match=f"{config.key} uses a PFLlib partition.*--partition"):
+        load_data(config, pfllib, None)
+
+
+# --- the key --------------------------------------------------------------------------------------
+
+OTHER: dict[str, Any] = {
+    "algo": "local", "hyper": {"mu": 0.5}, "dataset": "other", "source": "standin",
+    "data_fingerprint": "other", "fraction": 0.5, "setting": "iid", "beta": 0.4, "clients": 5,
+    "sampled_from": 9, "classes_per_client": 2, "partition_seed": 1, "model": "resnet18",
+    "rounds": 4, "local_epochs": 2, "batch_size": 9, "lr": 0.06, "joining_ratio": (0.5, 1.0),
+    "eval_every": 2, "patience": 3, "bn_stats": "average", "seed": 1, "record": ("convergence",),
+    "plugin": "other",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(RunConfig)])
+def test_key_changes_with_every_field(field: str) -> None:
+    config = toy_config()
+    changed = dataclasses.replace(config, **{field: OTHER[field]})
+    assert changed.key != config.key
+
+
+def test_key_survives_a_trip_through_a_file() -> None:
+    config = toy_config("fedcp", joining_ratio=(0.5, 1.0), record=("convergence",))
+    read = RunConfig.from_dict(json.loads(json.dumps(config.to_dict())))
+    assert read == config
+    assert read.key == config.key
+
+
+def test_key_is_that_of_yesterday() -> None:
+    """Results on disk are found by it: a change of its making would orphan them all."""
+    assert RunConfig(**OTHER).key == "73bc65d217b10a33"
+
+
+def test_key_ignores_where_the_data_lies(folder: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    shutil.copytree(folder, elsewhere)
+    assert toy(folder).key == toy(elsewhere).key
+
+
+def test_key_follows_the_content_of_the_data(folder: Path) -> None:
+    before = toy(folder).key
+    prepare_toy(folder, seed=1)
+    assert toy(folder).key != before
+
+
+def test_key_ignores_how_a_value_is_written(folder: Path) -> None:
+    written = toy(folder, {"mu": "1"}, algo="fedprox", lr="1", clients="4", beta="1e-1")
+    typed = toy(folder, {"mu": 1}, algo="fedprox", lr=1.0, clients=4, beta=0.1)
+    assert written.key == typed.key
+
+
+def test_key_ignores_whether_a_value_comes_from_the_profile_or_the_user(folder: Path) -> None:
+    profile = Profile("mine", "", {"rounds": 5}, {NAME: {"lr": 1}}, {"cnn": {"batch_size": 4}})
+    spelt = toy(folder, rounds=5, lr=1, batch_size=4)
+    assert toy(folder, profile=profile).key == spelt.key
+
+
+@pytest.mark.parametrize("algo", algorithm_names())
+def test_key_ignores_whether_a_default_is_spelt_out(folder: Path, algo: str) -> None:
+    config = toy(folder, algo=algo)
+    spelt = {name: str(value) for name, value in config.hyper.items() if value is not None}
+    assert toy(folder, spelt, algo=algo).key == config.key
+
+
+def test_whole_number_as_default_of_a_real_knob_is_the_same_value() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Hyper:
+        mu: float = knob(1, "a plugin's author wrote 1", source="test", by_model={"cnn": 2})
+
+    values = [as_dict(resolve(Hyper, "cnn", chosen, "mine")) for chosen in ({}, {"mu": "2"})]
+    assert json.dumps(values[0]) == json.dumps(values[1])
+
+
+def test_every_algorithm_can_be_configured_by_its_name_alone(folder: Path) -> None:
+    for algo in algorithm_names():
+        kind = load_algorithm(algo)
+        assert issubclass(kind, Algorithm)
+        assert toy(folder, algo=algo).hyper.keys() == as_dict(kind.Hyper()).keys()
+
+
+def test_slug_tells_a_stand_in_from_the_real_thing() -> None:
+    real = toy_config(dataset="mnist", beta=0.1)
+    standin = dataclasses.replace(real, source="standin")
+    assert real.slug == "fedavg-mnist-practical0.1-s0"
+    assert standin.slug == "fedavg-mnist-standin-practical0.1-s0"

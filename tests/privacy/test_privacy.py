@@ -1,0 +1,420 @@
+"""The attack on a run: what the server sees, whom it attacks, and what is kept of it."""
+
+from __future__ import annotations
+
+import base64
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from click.testing import CliRunner
+from prepared import NAME
+from toy import toy_config, toy_dataset, toy_simulator
+
+from pfl_bench.base import plot_style
+from pfl_bench.base.errors import UserError
+from pfl_bench.cli import main
+from pfl_bench.config.options import Profile
+from pfl_bench.config.run_config import RunConfig
+from pfl_bench.data import registry as data
+from pfl_bench.engine.simulator import Simulator
+from pfl_bench.execution.configuration import configure
+from pfl_bench.execution.runner import Options, execute
+from pfl_bench.models.backbones import Inputs, build_model
+from pfl_bench.privacy import audit
+from pfl_bench.privacy.audit import attacked, victims
+from pfl_bench.privacy.server_view import guess, sent_parts, update, watched
+from pfl_bench.privacy.threat import Threat, with_attack
+from pfl_bench.reporting.tables.spec import load_table, read_table
+from pfl_bench.store.folder import RunBusy
+from pfl_bench.store.store import Store
+from pfl_bench.store.stored_run import StoredRun
+
+SMALL = {"victims": 2, "batches": 2, "restarts": 1, "iterations": 3}
+
+
+def configured(folder: Path, algo: str = "fedper", **chosen: Any) -> RunConfig:
+    values = {"algo": algo, "dataset": NAME, "clients": 2, "rounds": 1, "batch_size": 8, "lr": 0.05}
+    return configure(Profile("none", "", {}, {}, {}), {**values, **chosen}, {}, folder)
+
+
+def after_rounds(algo: str, rounds: int = 1, **changes: Any) -> Simulator:
+    config = toy_config(algo, rounds=rounds, **changes)
+    trained = toy_simulator(config)
+    for _ in trained.rounds():
+        pass
+    simulator = toy_simulator(config)
+    simulator.snapshot = trained.snapshot
+    return simulator
+
+
+def found_by(run: StoredRun) -> list[dict[str, Any]]:
+    """What an attack found, without how long it took."""
+    assert run.summary is not None
+    return [{**victim, "seconds": 0} for victim in run.summary["attack"]["victims"]]
+
+
+# --- what the server sees -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("algo", "parts"),
+    [("fedavg", ["extractor", "head"]), ("fedper", ["extractor"]), ("fedcp", ["extractor", "cpn"])],
+)
+def test_only_the_gradient_of_what_is_trained_and_sent_is_seen(algo: str, parts: list[str]) -> None:
+    simulator = after_rounds(algo)
+    with watched(simulator, 0) as client:
+        assert sent_parts(simulator, client.net) == parts
+
+
+def test_what_is_seen_is_the_gradient_of_the_received_model_on_the_batch() -> None:
+    simulator = after_rounds("fedavg")
+    dataset = toy_dataset()
+    model = build_model("cnn", Inputs(dataset.classes, dataset.shape))
+    with watched(simulator, 1) as client:
+        batch = victims(simulator, Threat(batch_size=3))[0].batch(client)
+        seen = client.gradient(["extractor", "head"], batch)
+        for part, module in (("extractor", model.extractor), ("head", model.head)):
+            module.load_state_dict(client.net.module(part).state_dict())
+    loss = F.cross_entropy(model.head(model.extractor(batch.x)), batch.y)
+    plain = torch.autograd.grad(loss, [*model.extractor.parameters(), *model.head.parameters()])
+    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(seen, plain, strict=True))
+
+
+def test_looking_at_a_client_does_not_train_it() -> None:
+    simulator = after_rounds("fedcp")
+    sent = simulator.algorithm.download(simulator.snapshot.server, 0)
+    with watched(simulator, 0) as client:
+        assert torch.equal(client.net["extractor"], sent["extractor"])
+        assert torch.equal(client.net["head"], simulator.snapshot.clients[0]["head"])
+
+
+@pytest.mark.parametrize("algo", ["fedper", "fedcp"])
+def test_the_server_guesses_the_head_that_is_never_sent(algo: str) -> None:
+    simulator = after_rounds(algo)
+    true = simulator.snapshot.clients[0]["head"]
+    first = guess(simulator, seed=1)
+    for client in simulator.snapshot.clients.values():
+        client["head"] = torch.zeros_like(true)
+    assert torch.equal(first["head"], guess(simulator, seed=1)["head"])  # whatever the true one is
+    with watched(simulator, 0, first) as stand_in:
+        assert torch.equal(stand_in.net["head"], first["head"])
+    likeness = F.cosine_similarity(first["head"], true, dim=0)
+    assert abs(float(likeness)) < 0.2
+
+
+def test_a_server_that_remembers_can_solve_for_the_personal_head_of_fedcp() -> None:
+    simulator = after_rounds("fedcp")
+    sent = simulator.algorithm.download(simulator.snapshot.server, 0)
+    with simulator.client(0, 2) as client:
+        upload = simulator.algorithm.local_update(client, sent)
+        solved = 2 * upload["global_head"] - sent["global_head"]
+        assert torch.allclose(solved, client.state["head"], atol=1e-6)
+
+
+def test_the_update_of_a_round_of_one_step_is_the_gradient_of_its_batch() -> None:
+    simulator = after_rounds("fedper", batch_size=1000)
+    samples = simulator.shards[0].samples
+    everything = audit.Victim(0, 0, tuple(range(samples)))
+    with watched(simulator, 0) as client:
+        gradient = client.gradient(["extractor"], everything.batch(client))
+    seen = update(simulator, 0, ["extractor"])
+    # What is sent are 32-bit parameters, whose difference over the rate keeps fewer digits.
+    assert all(torch.allclose(a, b, atol=2e-5) for a, b in zip(seen, gradient, strict=True))
+
+
+def test_the_update_of_a_round_of_many_steps_is_their_mean_gradient() -> None:
+    simulator = after_rounds("fedavg", lr=1e-3, batch_size=8)
+    steps = []
+    with watched(simulator, 0) as client:
+        parameters = client.net.parameters(["extractor", "head"])
+        for batch in client.batches():
+            gradient = client.gradient(["extractor", "head"], batch)
+            steps.append(gradient)
+            with torch.no_grad():
+                for parameter, slope in zip(parameters, gradient, strict=True):
+                    parameter -= 1e-3 * slope
+    seen = update(simulator, 0, ["extractor", "head"])
+    means = [torch.stack(column).mean(0) for column in zip(*steps, strict=True)]
+    assert len(steps) > 1
+    assert all(torch.allclose(a, b, atol=1e-4) for a, b in zip(seen, means, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("algo", "reason"),
+    [("local", "sends no part that local training changes"), ("perfedavg", "takes no step on")],
+)
+def test_a_method_that_gives_nothing_to_attack_says_so(algo: str, reason: str) -> None:
+    simulator = after_rounds(algo)
+    with pytest.raises(UserError, match=f"{algo} cannot be attacked: .*{reason}"):
+        list(audit._results(simulator, Threat(**SMALL), victims(simulator, Threat(**SMALL))))
+
+
+# --- victims --------------------------------------------------------------------------------------
+
+
+def test_the_victims_are_the_same_for_every_method() -> None:
+    threat = Threat(victims=2, batches=3, batch_size=2)
+    plans = [victims(toy_simulator(toy_config(algo)), threat) for algo in ("fedavg", "fedcp")]
+    assert plans[0] == plans[1]
+    assert len(plans[0]) == 6
+
+
+def test_no_image_of_a_client_is_attacked_twice() -> None:
+    simulator = toy_simulator(toy_config())
+    plan = victims(simulator, Threat(victims=4, batches=5, batch_size=2))
+    for client in range(4):
+        positions = [p for victim in plan if victim.client == client for p in victim.positions]
+        assert len(positions) == len(set(positions)) == 10
+        assert max(positions) < simulator.shards[client].samples
+
+
+def test_more_victims_than_there_are_means_all() -> None:
+    plan = victims(toy_simulator(toy_config()), Threat(victims=100, batches=1))
+    assert [victim.client for victim in plan] == [0, 1, 2, 3]
+
+
+# --- stored ---------------------------------------------------------------------------------------
+
+
+def test_an_attack_is_stored_and_not_repeated(
+    folder: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, threat = configured(folder), Threat(**SMALL)
+    first = attacked(config, store, Options(folder), threat)
+    assert len(found_by(first)) == 4
+    monkeypatch.setattr(audit, "_attack", lambda *_: pytest.fail("attacked again"))
+    assert attacked(config, store, Options(folder), threat) == first
+
+
+def test_an_attack_does_not_depend_on_the_number_of_workers(folder: Path, tmp_path: Path) -> None:
+    config, threat = configured(folder, "fedcp"), Threat(**SMALL)
+    runs = [
+        attacked(config, Store(tmp_path / str(n)), Options(folder, workers=n), threat)
+        for n in (1, 3)
+    ]
+    assert found_by(runs[0]) == found_by(runs[1])
+
+
+def test_an_attack_cut_off_continues_with_the_next_victim(
+    folder: Path, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, threat = configured(folder), Threat(**SMALL)
+    whole = attacked(config, Store(tmp_path / "whole"), Options(folder), threat)
+    begun: list[int] = []
+    attack = audit._attack
+
+    def cut(simulator: Simulator, threat: Threat, victim: audit.Victim) -> dict[str, Any]:
+        begun.append(victim.client)
+        if len(begun) == 3:
+            raise KeyboardInterrupt
+        return attack(simulator, threat, victim)
+
+    monkeypatch.setattr(audit, "_attack", cut)
+    with pytest.raises(KeyboardInterrupt):
+        attacked(config, store, Options(folder, workers=1), threat)
+    run = store.find(config)
+    assert run is not None and with_attack(run, threat) is None
+    assert len(threat.begun(run)) == 2
+    before = len(begun)
+    continued = attacked(config, store, Options(folder, workers=1), threat)
+    assert begun[before:] == [victim["client"] for victim in found_by(whole)[2:]]
+    assert found_by(continued) == found_by(whole)
+
+
+def test_a_run_under_attack_is_left_to_its_attacker(
+    folder: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, threat = configured(folder), Threat(**SMALL)
+    attack = audit._attack
+
+    def beside(simulator: Simulator, threat: Threat, victim: audit.Victim) -> dict[str, Any]:
+        with pytest.raises(RunBusy, match="is being computed by process"):
+            attacked(config, Store(store.root), Options(folder), threat)
+        return attack(simulator, threat, victim)
+
+    monkeypatch.setattr(audit, "_attack", beside)
+    assert len(found_by(attacked(config, store, Options(folder, workers=1), threat))) == 4
+
+
+def test_a_repeated_run_has_yet_to_be_attacked(folder: Path, store: Store) -> None:
+    config, threat = configured(folder), Threat(**SMALL)
+    attacked(config, store, Options(folder), threat)
+    again = execute(config, store, Options(folder, fresh=True))
+    assert with_attack(again, threat) is None
+
+
+def test_damage_of_what_was_found_is_noticed(folder: Path, store: Store) -> None:
+    config, threat = configured(folder), Threat(**SMALL)
+    run = attacked(config, store, Options(folder), threat)
+    path = run.path / f"{threat.name}.json"
+    path.write_text(path.read_text().replace('"planned": 4', '"planned": 5'))
+    stored = store.find(config)
+    assert stored is not None and with_attack(stored, threat) is None
+
+
+@pytest.mark.parametrize("victims", [None, 3, [3], [{}], [{"psnr": "high"}] * 4])
+def test_a_sealed_document_of_another_kind_counts_as_no_attack(
+    folder: Path, store: Store, victims: Any
+) -> None:
+    threat = Threat(**SMALL)
+    run = execute(configured(folder), store, Options(folder))
+    run.attach(threat.name, {"planned": 4, "victims": victims})
+    assert with_attack(run, threat) is None
+    assert threat.begun(run) == []
+
+
+def test_two_attacks_on_one_run_are_kept_side_by_side(folder: Path, store: Store) -> None:
+    config, one = configured(folder), Threat(**SMALL)
+    other = replace(one, target="update")
+    runs = [attacked(config, store, Options(folder), threat) for threat in (one, other)]
+    assert found_by(runs[0]) != found_by(runs[1])
+    stored = store.find(config)
+    assert stored is not None and with_attack(stored, one) == runs[0]
+
+
+def test_stored_images_have_the_stored_psnr(folder: Path, store: Store) -> None:
+    run = attacked(configured(folder, "fedavg"), store, Options(folder), Threat(**SMALL))
+    dataset = toy_dataset(samples=64)
+    for victim in found_by(run):
+        original, recovered = (
+            np.frombuffer(base64.b64decode(victim[name]), np.uint8).reshape(victim["shape"]) / 255.0
+            for name in ("original", "recovered")
+        )
+        assert (dataset.x.transpose(0, 3, 1, 2) / 255.0 == original).all((1, 2, 3)).any()
+        error = ((original - recovered) ** 2).mean((1, 2, 3))
+        # Recovered images are stored in bytes.
+        assert victim["psnr"] == pytest.approx((-10 * np.log10(error)).tolist(), abs=0.05)
+
+
+def test_a_server_that_knows_more_explains_what_it_sees_better(folder: Path, store: Store) -> None:
+    left = {}
+    for personal in ("guessed", "known"):
+        threat = Threat(**{**SMALL, "iterations": 60, "personal": personal})
+        found = found_by(attacked(configured(folder), store, Options(folder), threat))
+        left[personal] = np.median([victim["mismatch"] for victim in found])
+    assert left["known"] < left["guessed"]
+
+
+# --- in a table -----------------------------------------------------------------------------------
+
+SPEC = """
+caption: What an attack recovers.
+metric: psnr
+compared: columns
+attack: {victims: 1, batches: 2, restarts: 1, iterations: 2}
+run: {dataset: toy, source: real, clients: 2, rounds: 1, batch_size: 8, lr: 0.05}
+columns:
+  - {name: FedAvg, run: {algo: fedavg}}
+  - {name: FedPer, run: {algo: fedper}}
+rows:
+  - {name: PSNR, published: [7.3, 7.94]}
+"""
+
+
+def table(tmp_path: Path, folder: Path, *arguments: str, spec: str = SPEC) -> Any:
+    path = tmp_path / "leak.yaml"
+    path.write_text(spec)
+    fixed = ("--seeds", "1", "--results", str(tmp_path / "results"), "--data-dir", str(folder))
+    return CliRunner().invoke(main, ["table", str(path), *fixed, *arguments])
+
+
+def test_the_picture_of_an_attack_tells_of_data_that_are_not_as_published(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    titles: list[str] = []
+    monkeypatch.setattr(
+        plot_style, "save", lambda figure, *_, **__: titles.append(figure.get_suptitle())
+    )
+    noted = Path(shutil.copytree(folder, tmp_path / "noted"))
+    data.write_note("toy", noted, "toy copy")
+    assert table(tmp_path, noted, "--out", str(tmp_path / "out")).exit_code == 0
+    assert any(title.startswith("toy (toy copy): images of clients") for title in titles)
+
+
+def test_a_table_of_an_attack_is_run_rendered_drawn_and_kept(tmp_path: Path, folder: Path) -> None:
+    out = tmp_path / "out"
+    first = table(tmp_path, folder, "--out", str(out))
+    assert first.exit_code == 0, first.output
+    assert "Floor:" in first.output and "DLG by a semi-honest server" in first.output
+    assert sorted(path.name for path in out.iterdir()) == [
+        "leak.csv", "leak.md", "leak.png", "leak.svg", "leak.tex", "leak_images.png",
+        "leak_images.svg",
+    ]  # fmt: skip
+    stored = list(Store(tmp_path / "results").all())
+    means = [np.mean([p for v in found_by(run) for p in v["psnr"]]) for run in _attacked(stored)]
+    assert all(f"{mean:.2f} ± " in first.output for mean in means)
+    again = table(tmp_path, folder, "--dry-run")
+    assert "missing:    0 cells, 0 runs" in again.output
+
+
+def _attacked(runs: Sequence[StoredRun]) -> list[StoredRun]:
+    threat = Threat.of({"victims": 1, "batches": 2, "restarts": 1, "iterations": 2})
+    found = [with_attack(run, threat) for run in runs]
+    return [run for run in found if run is not None]
+
+
+def test_a_trained_run_that_was_not_attacked_is_missing(tmp_path: Path, folder: Path) -> None:
+    assert table(tmp_path, folder, "--columns", "FedAvg").exit_code == 0
+    other = table(tmp_path, folder, "--attack", "target=update", "--dry-run")
+    assert "missing:    2 cells, 2 runs" in other.output
+    assert "missing:    1 cells, 1 runs" in table(tmp_path, folder, "--dry-run").output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--attack", "targt=update"], "did you mean 'target'?"),
+        (["--attack", "target=model"], "allowed: one of gradient, update"),
+        (["--attack", "victims"], "--attack cannot be 'victims'; allowed: NAME=VALUE"),
+        (["--attack", "batch_size=0"], "the attack cannot take batch_size='0'"),
+    ],
+)
+def test_a_mistake_in_the_attack_is_one_sentence(
+    tmp_path: Path, folder: Path, arguments: list[str], sentence: str
+) -> None:
+    result = table(tmp_path, folder, *arguments)
+    assert result.exit_code == 2
+    assert sentence in result.output
+    assert len(result.output.strip().splitlines()) == 1
+
+
+def test_a_knob_of_an_attack_without_an_attack_is_refused(tmp_path: Path, folder: Path) -> None:
+    plain = SPEC.replace("metric: psnr", "metric: accuracy")
+    assert (
+        "'attack' belongs to tables with 'metric: psnr'"
+        in table(tmp_path, folder, spec=plain).output
+    )
+    without = "\n".join(line for line in plain.splitlines() if not line.startswith("attack"))
+    result = table(tmp_path, folder, "--attack", "victims=1", spec=without)
+    assert result.exit_code == 2 and "shows no attack" in result.output
+
+
+def test_texts_are_refused_before_anything_trains(tmp_path: Path) -> None:
+    spec = SPEC.replace("dataset: toy, source: real", "dataset: agnews").replace(", lr: 0.05", "")
+    path = tmp_path / "leak.yaml"
+    path.write_text(spec)
+    results = tmp_path / "results"
+    result = CliRunner().invoke(main, ["table", str(path), "--results", str(results)])
+    assert result.exit_code == 2
+    assert "recovers images, and the model 'fasttext' reads texts" in result.output
+    assert not results.exists()
+
+
+def test_the_paper_s_table_says_what_is_attacked() -> None:
+    threat = load_table("privacy").threat
+    assert threat is not None
+    assert threat.target == "gradient" and threat.batch_size == 1 and threat.victims > 1
+
+
+def test_an_unknown_knob_in_a_file_names_the_nearest(tmp_path: Path) -> None:
+    path = tmp_path / "leak.yaml"
+    path.write_text(SPEC.replace("victims: 1", "victms: 1"))
+    with pytest.raises(UserError, match=r"leak\.yaml.*did you mean 'victims'"):
+        read_table(path)
