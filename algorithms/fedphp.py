@@ -50,6 +50,7 @@ class FedPHP(PersonalModelBeside):
     scored_model = "the personal model p after local training"
     Hyper = Hyper
     frozen = PersonalModelBeside.personal
+    plans_rounds = True
 
     def train(self, client: Client, received: Message) -> None:
         client.memo["inherited"] = client.frozen_features("personal_extractor")

@@ -67,6 +67,9 @@ class Algorithm:
     """The parts that stay on the client."""
     frozen: tuple[str, ...] = ()
     """The parts that no gradient reaches."""
+    plans_rounds: ClassVar[bool] = False
+    """Whether its course depends on how many rounds are planned. Such a run is another run when
+    it is longer; that of any other method is the same run, continued."""
     recordable: ClassVar[Mapping[str, str]] = {}
     """Series a user can ask for with --record, and what they mean."""
     spread: Spread = map

@@ -87,6 +87,15 @@ class AlgorithmConformance:
         second.resume(cut, tensors)
         assert_same(reference, [*before, *second.rounds()])
 
+    def test_a_longer_plan_changes_no_round_unless_the_method_says_that_it_looks(
+        self, algo: str, reference: list[RoundRecord]
+    ) -> None:
+        """By this declaration a longer run continues a stored shorter one."""
+        if load_algorithm(algo).plans_rounds:
+            return
+        longer = replace(self._partly_joined(algo), rounds=2 * len(reference))
+        assert_same(reference, list(islice(toy_simulator(longer).rounds(), len(reference))))
+
     def test_another_seed_gives_another_result(self, algo: str) -> None:
         left, right = (toy_run(self._config(algo, rounds=1, seed=seed)) for seed in (0, 1))
         assert left[0].train_loss != right[0].train_loss

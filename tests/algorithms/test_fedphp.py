@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from toy import colour_dataset, toy_algorithm, toy_client, toy_config, toy_simulator
+from toy import colour_dataset, toy_algorithm, toy_client, toy_config, toy_run, toy_simulator
 
 from pfl_bench.algorithms.fedphp import FedPHP
 from pfl_bench.base.errors import UserError
@@ -47,6 +47,12 @@ def naive_mmd(x: Tensor, y: Tensor) -> Tensor:
 
 
 # --- the memory's schedule ------------------------------------------------------------------------
+
+
+def test_it_says_that_its_course_depends_on_the_planned_rounds() -> None:
+    """The schedule has T in it: the second of two rounds is not the second of ten."""
+    short, long = (toy_run(toy_config("fedphp", rounds=rounds))[1] for rounds in (2, 10))
+    assert FedPHP.plans_rounds and short.loss != long.loss
 
 
 @pytest.mark.parametrize("round", [1, 2, 6, 10])

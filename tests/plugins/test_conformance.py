@@ -90,6 +90,22 @@ def test_state_that_no_checkpoint_holds_is_noticed(tmp_path: Path) -> None:
         CONFORMANCE.test_resuming_from_any_round_changes_no_bit(algo, reference)
 
 
+def test_looking_at_the_planned_rounds_in_secret_is_noticed(tmp_path: Path) -> None:
+    algo = plugin(
+        tmp_path,
+        "rogue_plan",
+        """
+        def loss(self, client, batch):
+            return super().loss(client, batch) * client.round / self.task.config.rounds
+        """,
+    )
+    reference = toy_run(CONFORMANCE._partly_joined(algo))
+    with pytest.raises(AssertionError, match="differs"):
+        CONFORMANCE.test_a_longer_plan_changes_no_round_unless_the_method_says_that_it_looks(
+            algo, reference
+        )
+
+
 def test_reading_what_another_client_left_in_the_workspace_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
