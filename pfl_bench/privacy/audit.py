@@ -1,7 +1,7 @@
 """The attack on a run: which images, from what the server sees, and what it recovers of them.
 
-The server is semi-honest: it follows the protocol and looks. What it sees is in `server_view`, how it
-gets from a gradient to images in `attack`, the choices in `threat`.
+The server is semi-honest: it follows the protocol and looks. What it sees is in `server_view`, how
+it gets from a gradient to images in `attack`, the choices in `threat`.
 """
 
 from __future__ import annotations
