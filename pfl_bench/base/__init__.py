@@ -8,8 +8,8 @@ from pfl_bench.base.face import face
 
 if TYPE_CHECKING:
     from pfl_bench.base import paths, plot_style, seeds
-    from pfl_bench.base.errors import UserError, nearest, shown, unknown
-    from pfl_bench.base.files import replacing, write_atomically
+    from pfl_bench.base.errors import UserError, nearest, reason, shown, unknown
+    from pfl_bench.base.files import open_regular, read_regular, replacing, write_atomically
     from pfl_bench.base.paths import cache_dir, data_dir, results_dir, user_path
     from pfl_bench.base.plot_style import COLUMN, FORMATS, PAGE, picture_format
     from pfl_bench.base.seeds import numpy_generator

@@ -24,6 +24,16 @@ def shown(value: object) -> str:
     return f"{text[:half]}…{text[-half:]} ({len(text):,} characters)"
 
 
+def reason(error: BaseException) -> str:
+    """What an exception of foreign code says, on one line and cut where it is very long."""
+    try:
+        said = str(error)
+    except BaseException:  # even its words are foreign code
+        said = "it cannot say why"
+    text = " ".join(f"{type(error).__name__}: {said}".split())
+    return text if len(text) <= 2 * LONGEST_SHOWN else f"{text[: 2 * LONGEST_SHOWN]}…"
+
+
 def unknown(kind: str, value: object, allowed: Iterable[str]) -> UserError:
     """The error for a name that does not exist: the value, the nearest match, what is allowed."""
     names = sorted(allowed)

@@ -15,11 +15,11 @@ import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 import numpy as np
 
-from pfl_bench.base import UserError, cache_dir, replacing, write_atomically
+from pfl_bench.base import UserError, cache_dir, open_regular, replacing, write_atomically
 from pfl_bench.data import text
 
 if TYPE_CHECKING:
@@ -30,6 +30,9 @@ LARGEST_BYTES = 16 * 2**30
 SUSPICIOUS_BYTES = 2**30
 SUSPICIOUS_RATIO = 100
 """An archive that unpacks to more of both is a trap: pictures and tokens pack ten times at best."""
+LONGEST_SIDE = 2**16
+"""Of an image, in pixels. One of a single row passes a limit on the area, and resizing it would
+still ask for gigabytes."""
 
 _PARTS = frozenset({"train", "test", "val", "valid", "validation"})
 _GREY_MODES = frozenset({"1", "L", "LA"})
@@ -47,25 +50,30 @@ Item = TypeVar("Item")
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
     """The arrays of an .npz file; nothing pickled in it is ever executed."""
     try:
-        refuse_bomb(path)
-        with np.load(path, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
+        with open_regular(path, LARGEST_BYTES) as file:
+            refuse_bomb(file, path)
+            with np.load(file, allow_pickle=False) as archive:
+                return {name: archive[name] for name in archive.files}
     except UserError:
         raise
     except FileNotFoundError:
         raise UserError(f"{path} does not exist") from None
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from error
     except (zipfile.BadZipFile, zlib.error, SyntaxError) as error:
         raise UserError(f"{path} is damaged: {error}") from error
     except Exception as error:  # the parsers raise what they like on arbitrary bytes
         raise UserError(f"{path} is not a readable .npz file of plain arrays: {error}") from error
 
 
-def refuse_bomb(path: Path) -> None:
+def refuse_bomb(file: BinaryIO, path: Path) -> None:
     """A `UserError` for an archive that unpacks to far more than it is; no more is ever unpacked
     of a member than its declared size."""
-    with zipfile.ZipFile(path) as archive:
+    size = file.seek(0, io.SEEK_END)
+    with zipfile.ZipFile(file) as archive:
         unpacked = sum(member.file_size for member in archive.infolist())
-    is_trap = unpacked > max(SUSPICIOUS_BYTES, SUSPICIOUS_RATIO * path.stat().st_size)
+    file.seek(0)
+    is_trap = unpacked > max(SUSPICIOUS_BYTES, SUSPICIOUS_RATIO * size)
     if is_trap or unpacked > LARGEST_BYTES:
         raise UserError(
             f"{path} is refused for its absurd size: it unpacks to {unpacked / 2**30:,.0f} GB"
@@ -254,7 +262,14 @@ def _open(path: Path) -> Image.Image:
     from PIL import Image
 
     with _decoding(path):
-        return Image.open(path, formats=_FORMATS)
+        image = Image.open(path, formats=_FORMATS)
+    if max(image.size) > LONGEST_SIDE:
+        image.close()
+        raise UserError(
+            f"{path} is refused for its absurd size: {image.height:,}×{image.width:,} pixels; "
+            f"allowed: {LONGEST_SIDE:,} a side"
+        )
+    return image
 
 
 @contextlib.contextmanager
@@ -269,6 +284,8 @@ def _decoding(path: Path) -> Iterator[None]:
             yield
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise UserError(f"{path} is refused for its absurd size: {error}") from error
+    except MemoryError as error:
+        raise UserError(f"{path} is too large for the memory of this machine") from error
     except Exception as error:  # decoders raise what they like on arbitrary bytes
         raise UserError(f"{path} is not an image that can be read: {error}") from error
 
@@ -283,8 +300,8 @@ def _pixels(path: Path, channels: int, height: int, width: int, *, resize: bool)
             )
         with _decoding(path):
             picture = image.convert("L" if channels == 1 else "RGB")
-    if resize:
-        picture = picture.resize((width, height))
+            if resize:
+                picture = picture.resize((width, height))
     return np.asarray(picture).reshape(height, width, channels).transpose(2, 0, 1)
 
 
@@ -301,7 +318,7 @@ def from_csv(out: Path, source: Path, *, classes: int | None = None) -> None:
 
     A known dataset demands its number of `classes`.
     """
-    files = sorted(source.glob("*.csv")) if source.is_dir() else [source]
+    files = sorted(source.glob("*.csv")) if source.is_dir() else [source.resolve()]
     if not files:
         raise UserError(f"{source} holds no .csv file")
     tables = [text.read_table(file) for file in files]

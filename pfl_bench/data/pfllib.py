@@ -16,14 +16,16 @@ from typing import IO, Any
 
 import numpy as np
 
-from pfl_bench.base import UserError, shown
-from pfl_bench.data.convert import refuse_bomb
+from pfl_bench.base import UserError, open_regular, read_regular, shown
+from pfl_bench.data.convert import LARGEST_BYTES, refuse_bomb
 from pfl_bench.data.partition import Partition
 from pfl_bench.data.registry import Dataset, content_fingerprint
 from pfl_bench.data.text import LENGTH, pad
 
 LARGEST_COUNT = 100_000
 """Clients or classes; what a file declares is believed up to here, then memory would be asked."""
+LARGEST_CONFIG = 2**20
+"""Bytes; PFLlib lists the classes of every client there."""
 LARGEST_VOCABULARY = 10_000_000
 
 _PARTS = ("train", "test")
@@ -68,7 +70,7 @@ def _read_config(path: Path) -> tuple[int, int]:
     """The number of clients and of classes."""
     file = path / "config.json"
     try:
-        config = json.loads(file.read_text(encoding="utf-8"))
+        config = json.loads(read_regular(file, LARGEST_CONFIG))
     except FileNotFoundError as error:
         raise UserError(f"{path} is not a partition of PFLlib: config.json is missing") from error
     except (OSError, ValueError, RecursionError) as error:
@@ -104,10 +106,10 @@ def _read_client(file: Path, classes: int) -> tuple[np.ndarray, np.ndarray]:
     content = _load(file)
     if not isinstance(content, dict) or not {"x", "y"} <= content.keys():
         raise UserError(f"{file} does not hold a dictionary with x and y")
-    x, y = _plain(content["x"]), np.asarray(_plain(content["y"]))
+    x, y = _plain(content["x"]), _labels(content["y"], file)
     is_image = isinstance(x, np.ndarray) and x.dtype != object
     x = _images(x, file) if is_image else _documents(x, file)
-    if y.ndim != 1 or y.dtype.kind not in "iu" or len(y) != len(x):
+    if len(y) != len(x):
         raise UserError(f"{file} does not hold one whole-numbered label per sample")
     if len(y) == 0:
         raise UserError(f"{file} holds no samples; every client needs some to train and to test")
@@ -117,6 +119,16 @@ def _read_client(file: Path, classes: int) -> tuple[np.ndarray, np.ndarray]:
             f"allowed by its config.json: 0 to {classes - 1}"
         )
     return x, y.astype(np.int64)
+
+
+def _labels(content: Any, file: Path) -> np.ndarray:
+    try:
+        y = np.asarray(_plain(content))
+    except (TypeError, ValueError, OverflowError, RecursionError, MemoryError):
+        y = np.empty(0)  # lists of different lengths, or one that holds itself
+    if y.ndim != 1 or y.dtype.kind not in "iu":
+        raise UserError(f"{file} does not hold one whole-numbered label per sample")
+    return y
 
 
 def _images(x: np.ndarray, file: Path) -> np.ndarray:
@@ -152,7 +164,7 @@ def _documents(x: Any, file: Path) -> np.ndarray:
         # An empty list has no type of its own and would turn all indices into floats.
         filled = [document for document in documents if len(document)]
         tokens = np.concatenate([np.empty(0, dtype=np.int32), *filled])
-    except (TypeError, ValueError, IndexError, OverflowError) as error:
+    except (TypeError, ValueError, IndexError, OverflowError, RecursionError, MemoryError) as error:
         raise UserError(f"{file} holds neither images nor (token list, length) pairs") from error
     if tokens.dtype.kind not in "iu":
         raise UserError(f"{file} holds documents that are not lists of token indices")
@@ -164,10 +176,11 @@ def _documents(x: Any, file: Path) -> np.ndarray:
 def _load(file: Path) -> Any:
     """What `np.savez(file, data=…)` was given, with stand-ins for the arrays inside."""
     try:
-        refuse_bomb(file)
-        with zipfile.ZipFile(file) as archive, archive.open("data.npy") as stream:
-            _skip_header(stream)
-            return _plain(_Unpickler(stream, file).load()).item()
+        with open_regular(file, LARGEST_BYTES) as content:
+            refuse_bomb(content, file)
+            with zipfile.ZipFile(content) as archive, archive.open("data.npy") as stream:
+                _skip_header(stream)
+                return _plain(_Unpickler(stream, file).load()).item()
     except UserError:
         raise
     # A damaged or hostile pickle can fail with almost any exception.

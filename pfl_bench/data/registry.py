@@ -25,7 +25,16 @@ from pathlib import Path
 import numpy as np
 
 import pfl_bench.datasets
-from pfl_bench.base import UserError, cache_dir, shown, unknown, write_atomically
+from pfl_bench.base import (
+    UserError,
+    cache_dir,
+    open_regular,
+    read_regular,
+    reason,
+    shown,
+    unknown,
+    write_atomically,
+)
 from pfl_bench.config import SOURCE_LABELS, RunConfig
 from pfl_bench.data import convert, text
 
@@ -39,6 +48,7 @@ Arrays = tuple[np.ndarray, np.ndarray, int | None]
 
 _SUFFIXES = {"image": ".npz", "text": ".csv"}
 NOTE_LETTERS = 100
+NOTE_BYTES = 8 * NOTE_LETTERS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,8 +220,10 @@ def _plugin_specs(failed: dict[str, str]) -> Iterator[tuple[str, DatasetSpec]]:
     for point in importlib.metadata.entry_points(group=ENTRY_POINTS):
         try:
             loaded = point.load()
-        except Exception as error:  # a plugin may fail in any way, the others must still work
-            failed[point.name] = f"{type(error).__name__}: {error}"
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # a plugin may fail in any way, the others must still work
+            failed[point.name] = reason(error)
             continue
         several = loaded if isinstance(loaded, tuple) else (loaded,)
         if all(isinstance(spec, DatasetSpec) for spec in several):
@@ -294,12 +306,12 @@ def note(name: str, data_dir: Path) -> str:
     """What the user says of a prepared file, to stand wherever its figures do; often nothing."""
     path = _note_file(name, data_dir)
     try:
-        with path.open(encoding="utf-8-sig") as file:
-            return _one_line(file.read(2 * NOTE_LETTERS).strip(), str(path))
+        words = read_regular(path, NOTE_BYTES).decode("utf-8-sig")
     except FileNotFoundError:
         return ""
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read {path}: {error}") from error
+        raise UserError(f"cannot read {path}: {getattr(error, 'strerror', error)}") from error
+    return _one_line(words.strip(), str(path))
 
 
 def write_note(name: str, data_dir: Path, words: str) -> None:
@@ -423,7 +435,8 @@ def _standin_arrays(path: Path) -> Arrays:
 def _read_text(path: Path) -> Arrays:
     """Tokenising takes seconds, so its outcome is kept under the checksum of the file."""
     try:
-        checksum = hashlib.sha256(path.read_bytes()).hexdigest()[:32]
+        with open_regular(path, text.LARGEST_BYTES) as file:
+            checksum = hashlib.file_digest(file, "sha256").hexdigest()[:32]
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
     cached = cache_dir() / "tokens" / f"{checksum}-{text.VERSION}.npz"

@@ -7,15 +7,17 @@ torch. Where files lie and what is cached is the business of `pfl_bench.data.reg
 from __future__ import annotations
 
 import csv
+import io
 from array import array
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from pfl_bench.base import UserError
+from pfl_bench.base import UserError, open_regular
 
 LENGTH = 200
 """Every sequence is cut or padded to this many positions."""
@@ -25,6 +27,10 @@ PADDING = 0
 
 VERSION = 1
 """Part of the key of cached tokens: raise it when the same CSV would give other numbers."""
+
+LARGEST_BYTES = 2**30
+"""Of a CSV file, thirty times AG News; a larger one is refused before it is read."""
+LONGEST_LABEL = 10_000
 
 _SET_OFF = {mark: f" {mark} " for mark in "'.,()!?"}
 _BLANKED = dict.fromkeys(";:", " ")
@@ -54,7 +60,10 @@ def read_table(path: Path) -> Table:
     it is the only first cell that is not an integer.
     """
     try:
-        with path.open(encoding="utf-8-sig", newline="") as lines:
+        with (
+            open_regular(path, LARGEST_BYTES) as file,
+            io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as lines,
+        ):
             rows = [row for row in csv.reader(lines) if row]
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not UTF-8 text (byte {error.start})") from error
@@ -69,6 +78,11 @@ def read_table(path: Path) -> Table:
     for number, row in enumerate(rows, start=1):
         if len(row) < 2 or not row[0].strip():
             raise UserError(f"{path}: document {number} needs a class and a text column")
+        if len(row[0]) > LONGEST_LABEL:
+            raise UserError(
+                f"{path}: the class of document {number} has {len(row[0]):,} letters; "
+                f"allowed: {LONGEST_LABEL:,}"
+            )
         if any("\0" in cell for cell in row):
             raise UserError(f"{path}: document {number} holds a NUL character, which no text does")
     return Table([row[0].strip() for row in rows], [" ".join(row[1:]) for row in rows])
@@ -88,15 +102,15 @@ def _is_integer(cell: str) -> bool:
 
 def number_classes(labels: list[str], origin: Path) -> np.ndarray:
     """Classes numbered from 0 in their order: that of integers if all are, else alphabetical."""
-    are_integers = all(map(_is_integer, labels))
-    values = np.array([int(label) for label in labels] if are_integers else labels)
-    classes, numbers = np.unique(values, return_inverse=True)
+    read: Callable[[str], Any] = int if all(map(_is_integer, labels)) else str
+    names = {label: read(label) for label in set(labels)}
+    classes = {name: number for number, name in enumerate(sorted(set(names.values())))}
     if len(classes) < 2 or len(classes) > len(labels) // 2:
         raise UserError(
             f"{origin}: the first column should be the class, "
             f"but it has {len(classes)} values in {len(labels)} documents"
         )
-    return numbers.astype(np.int64)
+    return np.array([classes[names[label]] for label in labels], np.int64)
 
 
 @dataclass(frozen=True)

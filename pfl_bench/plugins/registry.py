@@ -22,7 +22,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from pfl_bench.base import UserError, unknown, user_path
+from pfl_bench.base import UserError, reason, unknown, user_path
 from pfl_bench.config import knobs
 from pfl_bench.engine import Algorithm
 
@@ -177,10 +177,11 @@ def _load(name: str, source: Source) -> type[Algorithm]:
     """The algorithm of a source, or one sentence on why there is none."""
     try:
         offered = source.load()
-    except (Exception, SystemExit) as error:  # a plugin's code raises what it likes
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a plugin's code raises what it likes
         raise UserError(
-            f"the plugin {name!r} ({source.where}) fails to import: {reason}"
+            f"the plugin {name!r} ({source.where}) fails to import: {reason(error)}"
         ) from error
     try:
         kind = _only_algorithm(offered) if isinstance(offered, ModuleType) else offered

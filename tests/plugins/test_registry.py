@@ -225,6 +225,13 @@ def test_only_python_files_are_plugins(tmp_path: Path) -> None:
         ("import a_library_that_nobody_has", "No module named 'a_library_that_nobody_has'"),
         ("raise ValueError('first line\\nsecond line')", "ValueError: first line second line"),
         ("import sys; sys.exit(0)", "SystemExit"),
+        ("raise BaseException('for no reason')", "BaseException: for no reason"),
+        ("raise GeneratorExit", "GeneratorExit"),
+        (
+            "class Mute(BaseException):\n    def __str__(self):\n        raise Mute\nraise Mute",
+            "Mute: it cannot say why",
+        ),
+        ("raise ValueError('x' * 10**6)", "ValueError: xxx"),
         ("x = 1", "exactly one subclass of Algorithm and defines none"),
         (GOOD + "class Second(Good): pass", "defines Good, Second"),
         (GOOD.replace('"A method from outside."', '""'), "must say its summary"),
