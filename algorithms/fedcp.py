@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from pfl_bench.algorithms.metrics import fedcp as own
 from pfl_bench.base import UserError, seeds
 from pfl_bench.config import knob
 from pfl_bench.engine import Algorithm, Batch, Client, Message, Task
@@ -97,6 +98,7 @@ class FedCP(Algorithm):
         "pir": "personalization identification ratio of each client's training samples",
         "policy": "quantiles of s over the test samples of each client",
     }
+    metrics = own.METRICS
 
     def __init__(self, hyper: Any, task: Task):
         super().__init__(hyper, task)

@@ -105,7 +105,6 @@ def test_no_name_of_a_face_is_hidden_by_a_module_of_that_name(package: str) -> N
     assert not own & named
 
 
-@pytest.mark.xfail(reason="FedCP's figures and the roads of a table are yet to move")
 def test_nobody_reaches_behind_a_face() -> None:
     def is_behind(found: Import) -> bool:
         package, module = target(found)

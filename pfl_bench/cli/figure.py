@@ -1,4 +1,4 @@
-"""`pfl-bench figure NAME`: the figures of the paper for any setting, and two more."""
+"""`pfl-bench figure NAME`: pictures of any method's runs, and those that a method brings."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from pfl_bench.cli.shared import Wanted
     from pfl_bench.config import RunConfig
+    from pfl_bench.reporting.figures import MethodFigure, Option
 
 Command = Callable[..., Any]
 
@@ -34,13 +35,22 @@ _OF_RUN = tuple(name for name in SETTINGS if name not in ("algo", "record"))
 
 
 class Figures(click.Group):
-    """Names the nearest figure where there is none of the name."""
+    """The figures of any method and, after them, those that methods bring; names the nearest where
+    there is none of the name."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        from pfl_bench.reporting.figures import method_figures
+
+        return [*self.commands, *(name for name in method_figures() if name not in self.commands)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        found = super().get_command(ctx, cmd_name)
-        if found is None:
-            raise unknown("figure", cmd_name, self.commands)
-        return found
+        from pfl_bench.reporting.figures import method_figure
+
+        if (found := super().get_command(ctx, cmd_name)) is not None:
+            return found
+        if cmd_name not in (known := self.list_commands(ctx)):
+            raise unknown("figure", cmd_name, known)
+        return _of_method(cmd_name, method_figure(cmd_name))
 
 
 @click.group(cls=Figures)
@@ -69,9 +79,6 @@ def _settings(names: tuple[str, ...]) -> Callable[[Command], Command]:
 
 _algo = click.option("--algo", metavar="NAME", help="The algorithm (default fedcp).")
 _algos = click.option("--algos", metavar="A,B", help=f"The algorithms, or all (default {SOME}).")
-_client = click.option(
-    "--client", type=int, default=0, show_default=True, help="Whose, counted from 0."
-)
 _seeds = click.option("--seeds", metavar="INT", help="Runs per method, beginning with --seed.")
 _sources = _together(
     click.option(
@@ -123,12 +130,55 @@ def _asked(options: dict[str, Any], are_averaged: bool = False) -> tuple[Wanted,
 
 
 @figure.command("list")
-def list_() -> None:
+@click.pass_context
+def list_(ctx: click.Context) -> None:
     """Say what each figure shows."""
-    shown = {name: command for name, command in figure.commands.items() if name != "list"}
-    width = max(map(len, shown))
-    for name, command in shown.items():
+    names = [name for name in figure.list_commands(ctx) if name != "list"]
+    width = max(map(len, names))
+    for name in names:
+        command = figure.get_command(ctx, name)
+        assert command is not None
         click.echo(f"{name:<{width}}  {command.get_short_help_str(limit=200)}")
+
+
+def _of_method(name: str, shown: MethodFigure) -> click.Command:
+    """The command of a figure that a method brings."""
+
+    def drawn(algo: str | None, **options: Any) -> None:
+        from pfl_bench.cli.shared import methods, trained_model
+
+        own = {option.name: options.pop(option.name) for option in shown.options}
+        wanted, files = _asked(options)
+        chosen = _method(algo, wanted.chosen, shown.algo)
+        config = wanted.config_here(chosen) if shown.of_model else wanted.config(chosen)
+        shown.check(config, wanted.data_dir, **own)
+        told = "".join(f"-{option}{own[option]}" for option in shown.told)
+        if shown.of_model:
+            source: Any = trained_model(wanted, chosen)
+            config = source.config
+        else:
+            (source,) = methods(wanted, [chosen], shown.series)
+            config = source.trials[0].config
+        files.write(
+            f"{name}-{config.slug}{told}",
+            lambda: shown.draw(source, wanted.profile.name, files.width or COLUMN, **own),
+        )
+
+    algo = click.option("--algo", metavar="NAME", help=f"The algorithm (default {shown.algo}).")
+    own = (_as_click(option) for option in shown.options)
+    decorate = _together(algo, *own, _settings(_OF_RUN), _sources, _running, _output)
+    return click.command(name, help=shown.about)(decorate(drawn))
+
+
+def _as_click(option: Option) -> Callable[[Command], Command]:
+    kind: Any = option.kind
+    if option.low is not None or option.high is not None:
+        bounded: Any = click.IntRange if option.kind is int else click.FloatRange
+        kind = bounded(option.low, option.high)
+    return click.option(
+        f"--{option.name}", type=kind, default=option.default, help=option.help,
+        show_default=option.default is not None,
+    )  # fmt: skip
 
 
 @figure.command()
@@ -165,56 +215,6 @@ def convergence(algo: str | None, **options: Any) -> None:
     files.write(
         f"convergence-{method.trials[0].config.slug}",
         lambda: drawing.draw(method, wanted.profile.name, files.width or COLUMN),
-    )
-
-
-@figure.command()
-@_algo
-@_client
-@_settings(_OF_RUN)
-@_sources
-@_running
-@_output
-def policy(algo: str | None, client: int, **options: Any) -> None:
-    """FedCP's policy: a client's PIR over iterations, the distribution of s on every client."""
-    from pfl_bench.cli.shared import methods
-    from pfl_bench.reporting.figures import policy as drawing
-
-    wanted, files = _asked(options)
-    name = _method(algo, wanted.chosen)
-    drawing.check_client(client, wanted.config(name).clients)
-    (method,) = methods(wanted, [name], drawing.SERIES)
-    files.write(
-        f"policy-{method.trials[0].config.slug}",
-        lambda: drawing.draw(method, client, wanted.profile.name, files.width or COLUMN),
-    )
-
-
-@figure.command()
-@_algo
-@_client
-@click.option(
-    "--samples", type=click.IntRange(1, 12), default=6, show_default=True, help="How many images."
-)
-@click.option("--layer", metavar="NAME", help="Of the extractor (default: its last maps).")
-@_settings(_OF_RUN)
-@_sources
-@_running
-@_output
-def gradcam(algo: str | None, client: int, samples: int, layer: str | None, **options: Any) -> None:
-    """Grad-CAM of test samples with only the global or only the personalized head of FedCP."""
-    from pfl_bench.cli.shared import trained_model
-    from pfl_bench.reporting.figures import gradcam as drawing
-
-    wanted, files = _asked(options)
-    name = _method(algo, wanted.chosen)
-    drawing.check(wanted.config(name), client)
-    drawing.check_layer(wanted.config_here(name), layer, wanted.data_dir)
-    simulator = trained_model(wanted, name)
-    views = drawing.look(simulator, client, samples, layer)
-    files.write(
-        f"gradcam-{simulator.config.slug}-client{client}",
-        lambda: drawing.draw(views, simulator, client, wanted.profile.name, files.width or COLUMN),
     )
 
 
@@ -269,8 +269,8 @@ def clients(algos: str | None, **options: Any) -> None:
     )
 
 
-def _method(algo: str | None, chosen: dict[str, Any]) -> str:
-    return str(algo or chosen.get("algo", "fedcp"))
+def _method(algo: str | None, chosen: dict[str, Any], default: str = "fedcp") -> str:
+    return str(algo or chosen.get("algo", default))
 
 
 def _several(algos: str | None, chosen: dict[str, Any]) -> str:

@@ -23,6 +23,7 @@ from pfl_bench.config import NoKnobs
 from pfl_bench.engine.batches import Batch
 from pfl_bench.engine.client import Client, Message, Task
 from pfl_bench.models import Model, Network
+from pfl_bench.store import Metric
 
 ServerState = dict[str, Any]
 """Tensors, or lists of tensors where there is one per client."""
@@ -72,6 +73,8 @@ class Algorithm:
     it is longer; that of any other method is the same run, continued."""
     recordable: ClassVar[Mapping[str, str]] = {}
     """Series a user can ask for with --record, and what they mean."""
+    metrics: ClassVar[Sequence[Metric]] = ()
+    """What tables can show of its runs beside what they can show of all."""
     spread: Spread = map
     """`map` over all workers, for independent pieces of the server's work in `aggregate`."""
 

@@ -7,6 +7,7 @@ from pfl_bench.base.face import face
 if TYPE_CHECKING:
     from pfl_bench.plugins.conformance import AlgorithmConformance, assert_same
     from pfl_bench.plugins.inspection import AGNEWS_VOCABULARY, footprint
+    from pfl_bench.plugins.offers import offered
     from pfl_bench.plugins.registry import (
         algorithm_names,
         broken_plugins,

@@ -25,6 +25,7 @@ from typing import Any
 from pfl_bench.base import UserError, reason, unknown, user_path
 from pfl_bench.config import knobs
 from pfl_bench.engine import Algorithm
+from pfl_bench.store import Metric
 
 ENTRY_POINTS = "pfl_bench.algorithms"
 
@@ -145,6 +146,8 @@ def _built_in() -> Iterator[tuple[str, Source]]:
     import pfl_bench.algorithms as package
 
     for info in pkgutil.iter_modules(package.__path__):
+        if info.ispkg:  # what some algorithms bring along
+            continue
         module = f"{package.__name__}.{info.name}"
         yield info.name, Source("the built-in one", partial(importlib.import_module, module))
 
@@ -237,6 +240,7 @@ def _check(name: str, kind: Any) -> None:
         if not isinstance(text, str) or not text.strip():
             raise UserError(f"{kind.__name__} must say its {attribute}")
     _check_hyper(kind)
+    _check_metrics(kind)
 
 
 def _check_hyper(kind: type[Algorithm]) -> None:
@@ -255,3 +259,12 @@ def _check_hyper(kind: type[Algorithm]) -> None:
         if knob.kind not in _KNOB_KINDS:
             allowed = ", ".join(k.__name__ for k in _KNOB_KINDS)
             raise UserError(f"{where}.{field} is of type {knob.kind!r}; allowed: {allowed}")
+
+
+def _check_metrics(kind: type[Algorithm]) -> None:
+    where = f"{kind.__name__}.metrics"
+    if isinstance(kind.metrics, str) or not all(isinstance(m, Metric) for m in kind.metrics):
+        raise UserError(f"{where} must be a tuple of pfl_bench.store.Metric")
+    for metric in kind.metrics:
+        if not metric.name.isidentifier():
+            raise UserError(f"{where}: {metric.name!r} must be letters, digits and underscores")

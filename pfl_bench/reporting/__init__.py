@@ -9,7 +9,7 @@ from pfl_bench.base.face import face
 if TYPE_CHECKING:
     from pfl_bench.reporting import comparison
     from pfl_bench.reporting.comparison import Comparison, bars, scored
-    from pfl_bench.reporting.metrics import MEASURES
+    from pfl_bench.reporting.metrics import metric
     from pfl_bench.reporting.published import published_accuracy
 
 __getattr__, __dir__, __all__ = face(__name__, __file__)

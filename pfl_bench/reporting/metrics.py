@@ -1,43 +1,26 @@
 """What a cell can show of a run: its accuracy, a cost of training it, or what it gives away.
 
-A measure reads one stored run. Means over seeds are made in `plan`, comparisons in
-`statistics` and `content`; how convergence and the CPN are counted is in `costs`.
+Here are the metrics that runs of any algorithm have, and how one is found by its name among these
+and those that plugins bring. Means over seeds are made in `plan`, comparisons in `statistics` and
+`content`; how convergence is counted is in `costs`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import statistics
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from typing import Any
 
+from pfl_bench.base import UserError, unknown
 from pfl_bench.reporting import costs
+from pfl_bench.store import Metric, StoredRun
 
-if TYPE_CHECKING:
-    from pfl_bench.store import StoredRun
-
+ENTRY_POINTS = "pfl_bench.metrics"
 MEGA, GIGA = 1e6, 1e9
 LATE = 20
 """Scored rounds at the end of a run that a mean is taken over."""
-
-
-@dataclass(frozen=True)
-class Measure:
-    """One kind of figure. `of` gives None where the run has no such figure."""
-
-    title: str
-    of: Callable[[StoredRun], float | None]
-    digits: int = 2
-    lower_is_better: bool = False
-    is_counted: bool = False
-    """Counted rather than measured: seeds need not differ."""
-    each: Callable[[StoredRun], list[float]] | None = None
-    """What `of` is the mean of, where a spread over these says more than one over seeds."""
-    needs: str = ""
-    """What a finished run that has no such figure lacks."""
-
-    def show(self, value: float) -> str:
-        return f"{value:,.{self.digits}f}" if self.digits == 0 else f"{value:.{self.digits}f}"
 
 
 def _accuracy(which: str) -> Callable[[StoredRun], float | None]:
@@ -100,45 +83,141 @@ def _peak(run: StoredRun) -> float | None:
     return None if peak is None else peak / GIGA
 
 
-def _cpn(run: StoredRun) -> float | None:
-    count = costs.cpn_of(run.config)
-    return None if count is None else float(count.extra)
+_OVER = (
+    "over all clients' test samples; which model is scored, and when, is each algorithm's own "
+    "(`pfl-bench show ALGO`)"
+)
+_COUNTED: dict[str, Any] = {"better": "low", "is_counted": True}
 
-
-MEASURES = {
-    "accuracy": Measure("test accuracy (%)", _accuracy("best")),
-    "last_accuracy": Measure("test accuracy (%) of the last round", _accuracy("last")),
-    "late_accuracy": Measure(
-        f"test accuracy (%), mean of the last {LATE} scored rounds",
+_OF_ALL = (
+    Metric(
+        "accuracy",
+        "test accuracy",
+        _accuracy("best"),
+        "%",
+        how=f"the best round's accuracy, correct predictions {_OVER}",
+    ),
+    Metric(
+        "last_accuracy",
+        "test accuracy of the last round",
+        _accuracy("last"),
+        "%",
+        how=f"the last round's accuracy, correct predictions {_OVER}",
+    ),
+    Metric(
+        "late_accuracy",
+        f"test accuracy, mean of the last {LATE} scored rounds",
         _late_accuracy,
+        "%",
         needs=f"at least {LATE} scored rounds",
+        how=f"the mean accuracy of the last {LATE} scored rounds, correct predictions {_OVER}",
     ),
-    "test_loss": Measure("test loss after the last round", _test_loss, 3, lower_is_better=True),
-    "psnr": Measure("PSNR (dB)", _psnr, lower_is_better=True, each=attack_figures),
-    "total_minutes": Measure(
-        "minutes until convergence", _convergence("minutes"), lower_is_better=True
+    Metric(
+        "test_loss",
+        "test loss after the last round",
+        _test_loss,
+        better="low",
+        digits=3,
+        how=f"cross-entropy after the last round, mean {_OVER}",
     ),
-    "iterations": Measure(
-        "iterations until convergence", _convergence("round"), digits=0, lower_is_better=True
+    Metric(
+        "psnr",
+        "PSNR",
+        _psnr,
+        "dB",
+        better="low",
+        each=attack_figures,
+        how="PSNR between a client's image and what an attack recovers of it, both in [0, 1]; the "
+        "lower, the less is given away (docs/privacy.md)",
     ),
-    "minutes_per_iteration": Measure(
-        "minutes per iteration", _convergence("minutes_per_round"), digits=3, lower_is_better=True
+    Metric("total_minutes", "minutes until convergence", _convergence("minutes"), better="low"),
+    Metric(
+        "iterations", "iterations until convergence", _convergence("round"), better="low", digits=0
     ),
-    "parameters_up": Measure(
-        "parameters a client sends per iteration", _per_client("parameters_up"), 0, True, True
+    Metric(
+        "minutes_per_iteration",
+        "minutes per iteration",
+        _convergence("minutes_per_round"),
+        better="low",
+        digits=3,
     ),
-    "parameters_down": Measure(
-        "parameters a client receives per iteration", _per_client("parameters_down"), 0, True, True
+    Metric(
+        "parameters_up",
+        "parameters a client sends per iteration",
+        _per_client("parameters_up"),
+        digits=0,
+        **_COUNTED,
     ),
-    "megabytes_up": Measure(
-        "MB a client sends per iteration", _per_client("bytes_up", MEGA), 2, True, True
+    Metric(
+        "parameters_down",
+        "parameters a client receives per iteration",
+        _per_client("parameters_down"),
+        digits=0,
+        **_COUNTED,
     ),
-    "megabytes_down": Measure(
-        "MB a client receives per iteration", _per_client("bytes_down", MEGA), 2, True, True
+    Metric(
+        "megabytes_up",
+        "MB a client sends per iteration",
+        _per_client("bytes_up", MEGA),
+        **_COUNTED,
     ),
-    "cpn_parameters": Measure("parameters of the CPN", _cpn, 0, True, True),
-    "peak_gigabytes": Measure("peak memory (GB)", _peak, lower_is_better=True),
-}
+    Metric(
+        "megabytes_down",
+        "MB a client receives per iteration",
+        _per_client("bytes_down", MEGA),
+        **_COUNTED,
+    ),
+    Metric("peak_gigabytes", "peak memory", _peak, "GB", better="low"),
+)
+METRICS = {metric.name: metric for metric in _OF_ALL}
+"""What runs of every algorithm have, by name."""
 
 SCORES = {"best": "accuracy", "last": "last_accuracy", "late": "late_accuracy", "loss": "test_loss"}
 """What a table of accuracies can be scored by; the paper scores by the best round."""
+
+
+def metric(name: str) -> Metric:
+    """The metric of that name, of every run or brought by a plugin."""
+    if name in METRICS:
+        return METRICS[name]
+    from pfl_bench.plugins import offered
+
+    brought = brought_metrics()
+    if name not in brought:
+        if name in (packaged := offered(ENTRY_POINTS)):
+            return _checked(name, packaged[name]())  # which says why it cannot be used
+        raise unknown("metric", name, [*METRICS, *brought])
+    return brought[name]
+
+
+def brought_metrics() -> dict[str, Metric]:
+    """The metrics of plugins: of algorithms, and of packages by the entry point ENTRY_POINTS."""
+    from pfl_bench.plugins import algorithm_names
+
+    return _brought(tuple(algorithm_names()))
+
+
+@lru_cache(maxsize=8)
+def _brought(algorithms: tuple[str, ...]) -> dict[str, Metric]:
+    found: dict[str, Metric] = {}
+    for one in _declared(algorithms):
+        if one.name in METRICS or found.setdefault(one.name, one) != one:
+            raise UserError(f"two metrics bear the name {one.name!r}; rename the plugin's")
+    return found
+
+
+def _declared(algorithms: tuple[str, ...]) -> Iterator[Metric]:
+    from pfl_bench.plugins import load_algorithm, offered
+
+    for algo in algorithms:
+        with contextlib.suppress(UserError):  # a broken plugin is told of where it is asked for
+            yield from load_algorithm(algo).metrics
+    for name, load in offered(ENTRY_POINTS).items():
+        with contextlib.suppress(UserError):
+            yield _checked(name, load())
+
+
+def _checked(name: str, one: Any) -> Metric:
+    if not isinstance(one, Metric) or one.name != name:
+        raise UserError(f"the entry point {name!r} of {ENTRY_POINTS} is no metric of that name")
+    return one

@@ -12,10 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pfl_bench.reporting.metrics import MEASURES, Measure
+from pfl_bench.reporting.metrics import metric
 
 if TYPE_CHECKING:
     from pfl_bench.reporting.tables import Cell, CellPlan, TablePlan
+    from pfl_bench.store import Metric
 
 EXACT_UP_TO = 20
 """So many seeds' sign flips are enumerated; of more, SAMPLED are drawn."""
@@ -73,7 +74,7 @@ def agreement(plan: TablePlan) -> list[Agreement]:
 
 
 def _of_line(plan: TablePlan, line: str, cells: Sequence[Cell]) -> Agreement:
-    measure = MEASURES[cells[0].measure]
+    measure = metric(cells[0].measure)
     plans = {plan.spec.competitor(cell): plan.cells[cell.row, cell.column] for cell in cells}
     means = {name: cell.mean for name, cell in plans.items()}
     ours = {name: mean for name, mean in means.items() if mean is not None}
@@ -158,7 +159,7 @@ def _against_best(
     method: str | None,
     plans: Mapping[str, CellPlan],
     ours: Mapping[str, float],
-    measure: Measure,
+    measure: Metric,
 ) -> PairedTest | None:
     others = {name: mean for name, mean in ours.items() if name != method}
     if method is None or method not in ours or not others:

@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from toy import toy_config
 
+from pfl_bench.algorithms.figures import policy
 from pfl_bench.base import plot_style
 from pfl_bench.base.errors import UserError
 from pfl_bench.reporting.figures import (
@@ -25,7 +26,6 @@ from pfl_bench.reporting.figures import (
     distribution,
     labels,
     methods,
-    policy,
 )
 from pfl_bench.reporting.figures.methods import Method, Trial
 from pfl_bench.store.records import RoundRecord
@@ -249,8 +249,8 @@ FIGURES: dict[str, Callable[[], Figure]] = {
     "clients": lambda: clients.draw(several(13), "quick"),
     "500 clients": lambda: clients.draw(several(3, 500, 2), "quick"),
     "convergence": lambda: convergence.draw(recorded(4), "quick"),
-    "policy": lambda: policy.draw(recorded(20), 3, "quick"),
-    "policy of 500": lambda: policy.draw(recorded(500, 3), 3, "quick"),
+    "policy": lambda: policy.draw(recorded(20), "quick", client=3),
+    "policy of 500": lambda: policy.draw(recorded(500, 3), "quick", client=3),
     "distribution": lambda: distribution.draw(counts_of(20, 10), toy_config(clients=20), "quick"),
     "distribution to 500": lambda: distribution.draw(
         counts_of(500, 10), toy_config(clients=500), "quick"
@@ -351,7 +351,7 @@ def test_convergence_shows_loss_above_accuracy_before_and_after() -> None:
 
 def test_policy_shows_the_clients_pir_and_the_quantiles_of_the_last_round() -> None:
     method = recorded(20)
-    above, below = policy.draw(method, 3, "quick").axes
+    above, below = policy.draw(method, "quick", client=3).axes
     assert above.lines[0].get_ydata()[-1] == pytest.approx(0.54)
     medians = [q[3] for q in method.trials[0].records[-1].extras["policy"]]
     lines = (line for line in below.lines if line.get_color() == plot_style.COLOURS[1])
@@ -362,4 +362,4 @@ def test_policy_shows_the_clients_pir_and_the_quantiles_of_the_last_round() -> N
 def test_a_variant_without_a_policy_is_refused() -> None:
     one = Method("FedCP", (trial([[1, 2]], algo="fedcp"),))
     with pytest.raises(UserError, match="has no policy to show"):
-        policy.draw(one, 0, "quick")
+        policy.draw(one, "quick", client=0)

@@ -23,7 +23,7 @@ from rich.text import Text
 from pfl_bench.base import standard_output
 from pfl_bench.cli.views.run import duration
 from pfl_bench.execution import TableWatcher
-from pfl_bench.reporting import MEASURES
+from pfl_bench.reporting import metric
 from pfl_bench.reporting.tables import CellPlan, Pace, Place, PlannedRun, TablePlan
 from pfl_bench.store import StoredRun
 
@@ -92,7 +92,7 @@ def _figure(plan: TablePlan, cell: CellPlan) -> str:
     """The mean so far; tables of other things than accuracy only say that there is a result."""
     if plan.spec.metric != "accuracy" or cell.mean is None:
         return "✓"
-    return MEASURES[cell.cell.measure].show(cell.mean)
+    return metric(cell.cell.measure).show(cell.mean)
 
 
 class Countdown:
@@ -243,5 +243,5 @@ def _ending(stored: StoredRun) -> str:
     best = summary.get("best")
     taken = duration(summary.get("total_seconds") or 0.0)
     trained = f"{best['accuracy']:.2%} in {taken}" if best else f"finished in {taken}"
-    psnr = MEASURES["psnr"].of(stored)
+    psnr = metric("psnr").of(stored)
     return trained if psnr is None else f"{trained}, attacked: {psnr:.2f} dB"

@@ -15,10 +15,16 @@ if TYPE_CHECKING:
         convergence,
         curves,
         distribution,
-        gradcam,
-        policy,
         tablecurves,
     )
-    from pfl_bench.reporting.figures.methods import Method, Trial
+    from pfl_bench.reporting.figures.methods import Method, Trial, drawable
+    from pfl_bench.reporting.figures.of_method import (
+        CLIENT,
+        MethodFigure,
+        Option,
+        check_client,
+        method_figure,
+        method_figures,
+    )
 
 __getattr__, __dir__, __all__ = face(__name__, __file__)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pfl_bench.reporting import costs
-from pfl_bench.reporting.metrics import LATE, MEASURES, SCORES, Measure, attack_figures, mismatches
+from pfl_bench.reporting.metrics import attack_figures, metric, mismatches
 from pfl_bench.reporting.statistics import Agreement, agreement, is_standin
 from pfl_bench.store import stored_run
 
@@ -22,26 +22,7 @@ if TYPE_CHECKING:
     from pfl_bench.config import RunConfig
     from pfl_bench.reporting.tables.plan import CellPlan, Place, TablePlan
     from pfl_bench.reporting.tables.spec import Published
-    from pfl_bench.store import StoredRun
-
-
-_OVER = (
-    "over all clients' test samples; which model is scored, and when, is each algorithm's own "
-    "(`pfl-bench show ALGO`)"
-)
-SCORING = {
-    "accuracy": f"the best round's accuracy, correct predictions {_OVER}",
-    "last_accuracy": f"the last round's accuracy, correct predictions {_OVER}",
-    "late_accuracy": (
-        f"the mean accuracy of the last {LATE} scored rounds, correct predictions {_OVER}"
-    ),
-    "test_loss": f"cross-entropy after the last round, mean {_OVER}",
-    "overhead": costs.CRITERION,
-    "psnr": (
-        "PSNR between a client's image and what an attack recovers of it, both in [0, 1]; the "
-        "lower, the less is given away (docs/privacy.md)"
-    ),
-}
+    from pfl_bench.store import Metric, StoredRun
 
 
 @dataclass(frozen=True)
@@ -56,7 +37,7 @@ class Ranks:
 class Entry:
     """One cell: our figure, and the paper's as far as it may stand beside it."""
 
-    measure: Measure
+    measure: Metric
     status: str
     mean: float | None
     std: float | None
@@ -149,7 +130,7 @@ class _Marks:
 
 def _entry(cell: CellPlan, ranks: Ranks | None, is_best: bool, marks: _Marks) -> Entry:
     values = list(cell.figures.values())
-    measure = MEASURES[cell.cell.measure]
+    measure = metric(cell.cell.measure)
     told = ""
     if cell.status in ("skipped", "diverged") and cell.reason:
         told = f"{cell.status}: {cell.reason}"
@@ -172,7 +153,7 @@ def _entry(cell: CellPlan, ranks: Ranks | None, is_best: bool, marks: _Marks) ->
 
 def _spread(cell: CellPlan, values: list[float]) -> float | None:
     """The sample standard deviation over seeds, or over all that the measure is a mean of."""
-    each = MEASURES[cell.cell.measure].each
+    each = metric(cell.cell.measure).each
     if each is not None:
         values = [value for run in cell.runs if run is not None for value in each(run)]
     return statistics.stdev(values) if len(values) > 1 else None
@@ -183,7 +164,7 @@ def _competition(plan: TablePlan) -> tuple[dict[Place, Ranks], set[Place]]:
     ranks: dict[Place, Ranks] = {}
     best: set[Place] = set()
     for cells in plan.spec.lines().values():
-        sign = -1 if MEASURES[cells[0].measure].lower_is_better else 1
+        sign = -1 if metric(cells[0].measure).lower_is_better else 1
         plans = {(cell.row, cell.column): plan.cells[cell.row, cell.column] for cell in cells}
         means = {place: cell.mean for place, cell in plans.items()}
         ours = {place: sign * mean for place, mean in means.items() if mean is not None}
@@ -225,12 +206,12 @@ def facts(plan: TablePlan) -> dict[str, str]:
         "Profile": _profile(plan),
         "Data": "; ".join(dict.fromkeys(_data(config, remarked) for config in configs)),
         "Seeds": f"{plan.seeds} per cell",
-        "Scoring": SCORING[_scoring(plan)],
+        "Scoring": _scoring(plan),
         "Cells": _legend(plan, any(map(is_standin, cells))),
         "Attack": str(plan.spec.threat or ""),
         "Floor": _floor(runs) if plan.spec.threat else "",
         "Mismatch": _mismatch(plan) if plan.spec.threat else "",
-        "CPN": _cpn(configs) if plan.spec.metric == "overhead" else "",
+        **_notes(plan),
         "Versions": " and ".join(sorted({_versions(run) for run in runs} - {""})),
         "Date": max((_finished(run) for run in runs), default="")[:10],
         "Command": command(plan),
@@ -239,8 +220,27 @@ def facts(plan: TablePlan) -> dict[str, str]:
 
 
 def _scoring(plan: TablePlan) -> str:
-    metric = plan.spec.metric
-    return SCORES[plan.spec.score] if metric == "accuracy" else metric
+    """How the values are worked out, each way told once."""
+    if plan.spec.metric == "overhead":
+        return costs.CRITERION
+    return "; ".join(dict.fromkeys(one.how for one in _metrics(plan) if one.how))
+
+
+def _metrics(plan: TablePlan) -> list[Metric]:
+    """What the table shows, each once."""
+    return [metric(name) for name in dict.fromkeys(c.measure for c in plan.spec.cells.values())]
+
+
+def _notes(plan: TablePlan) -> dict[str, str]:
+    """What metrics say of the table's configurations, under their titles."""
+    configs = [c.to_dict() for cell in plan.cells.values() for c in cell.configs]
+    said = {}
+    for one in _metrics(plan):
+        texts = map(one.note, configs) if one.note is not None else ()
+        said[one.title[:1].upper() + one.title[1:]] = "; ".join(
+            dict.fromkeys(t for t in texts if t)
+        )
+    return said
 
 
 def command(plan: TablePlan) -> str:
@@ -289,11 +289,6 @@ def _legend(plan: TablePlan, standin: bool) -> str:
         "that both have: stand-in data is not what the paper measured, so that its figures are not "
         "shown"
     )
-
-
-def _cpn(configs: Iterable[RunConfig]) -> str:
-    shares = (costs.cpn_of(config.to_dict()) for config in configs)
-    return "; ".join(dict.fromkeys(str(share) for share in shares if share is not None))
 
 
 def _mismatch(plan: TablePlan) -> str:

@@ -22,7 +22,7 @@ from pfl_bench.engine import Simulator
 from pfl_bench.execution import Fingerprint, configure, load_data
 from pfl_bench.plugins import load_algorithm
 from pfl_bench.privacy import Threat, with_attack
-from pfl_bench.reporting.metrics import MEASURES
+from pfl_bench.reporting.metrics import metric
 from pfl_bench.reporting.tables.spec import Cell, TableSpec, table_names
 from pfl_bench.store import Store, StoredRun
 
@@ -68,7 +68,7 @@ class CellPlan:
     @cached_property
     def figures(self) -> dict[int, float]:
         """What the cell measures, by seed, of the runs that are finished."""
-        measure = MEASURES[self.cell.measure]
+        measure = metric(self.cell.measure)
         found = {
             config.seed: measure.of(run)
             for config, run in zip(self.configs, self.runs, strict=True)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from pfl_bench.base import plot_style
 from pfl_bench.data import title
-from pfl_bench.reporting.metrics import MEASURES, attack_figures
+from pfl_bench.reporting.metrics import attack_figures, metric
 from pfl_bench.reporting.tables.content import Sheet, make_sheet, remarks
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def _heat_map(sheet: Sheet) -> Figure:
     for cells in spec.lines().values():
         entries = {(c.row, c.column): sheet.entries[c.row, c.column] for c in cells}
         means = [entry.mean for entry in entries.values() if entry.mean is not None]
-        lower = MEASURES[cells[0].measure].lower_is_better
+        lower = metric(cells[0].measure).lower_is_better
         for (row, column), entry in entries.items():
             place = spec.rows.index(row), spec.columns.index(column)
             if entry.mean is None:
@@ -228,7 +228,7 @@ def _bar_panel(axes: Axes, sheet: Sheet, names: list[str], places: list[tuple[st
             fontweight="bold" if entry.is_best else "normal",
             fontstyle="italic" if entry.mean is None else "normal",
         )
-    axes.set_xlabel(entries[0].measure.title)
+    axes.set_xlabel(entries[0].measure.label)
     axes.set_ylabel("")
     axes.margins(x=0.3)
     axes.set_xlim(left=0)

@@ -4,12 +4,12 @@ A spec is a YAML file (the paper's are in tables/, a user's own anywhere):
 
     caption: what the table shows
     compared: rows                            what competes: the rows of a column, or `columns`
-    method: FedCP                             the competitor to test against the best other one
+    method: Ours                              the competitor to test against the best other one
     run: {settings for every cell}            set: {hyper-parameters for every cell}
     columns:
       - {name: N=10, group: a heading over several columns, run: {…}, set: {…}}
     rows:
-      - {name: FedCP, rule: true, run: {algo: fedcp}, set: {…}, published: [[58.36, 0.02], …]}
+      - {name: Ours, rule: true, run: {algo: ours}, set: {…}, published: [[58.36, 0.02], …]}
 
 A cell runs the table's settings, overridden by its column's and then by its row's. `published` has
 one entry per column: [mean, std], a bare number, `skipped`, `diverged`, or null where the paper is
@@ -31,11 +31,13 @@ from typing import Any
 from pfl_bench.base import UserError, find_yaml, packaged_names, read_yaml, shown, unknown
 from pfl_bench.config import as_dict, checked, parse_ratio
 from pfl_bench.privacy import Threat
-from pfl_bench.reporting.metrics import MEASURES, SCORES
+from pfl_bench.reporting.metrics import METRICS, SCORES, brought_metrics, metric
 
 TABLES = "pfl_bench.tables"
-METRICS = ("accuracy", "overhead", "psnr")
+KINDS = ("accuracy", "overhead", "psnr")
 COMPARED = ("rows", "columns")
+PAPERS = ("best", "last", "late")
+"""The scores that the paper's accuracies may stand beside."""
 MOST_CELLS = 10_000
 LONGEST_NAME = 200
 
@@ -92,7 +94,7 @@ class TableSpec:
     threat: Threat | None = None
     """The attack whose PSNR the table shows, where it shows one."""
     score: str = "best"
-    """One of `metrics.SCORES`, for a table of accuracies."""
+    """One of `metrics.SCORES` or a plugin's metric, for a table of accuracies."""
 
     @property
     def stem(self) -> str:
@@ -137,19 +139,20 @@ class TableSpec:
         """The same table by another score than the paper's, whose losses nobody published."""
         if score == self.score:
             return self
-        if score not in SCORES:
-            raise unknown("score", score, SCORES)
+        brought = {} if score in SCORES else brought_metrics()
+        if score not in SCORES and score not in brought:
+            raise unknown("score", score, [*SCORES, *brought])
         if self.metric != "accuracy":
             raise UserError(f"--score does not go with {self.name!r}, which shows no accuracy")
-        measure = SCORES[score]
+        measure = SCORES.get(score, score)
 
         def rescored(cell: Cell) -> Cell:
-            published = None if score == "loss" else cell.published
+            published = cell.published if score in PAPERS else None
             return dataclasses.replace(cell, measure=measure, published=published)
 
         return dataclasses.replace(
             self,
-            caption=f"{self.caption} Here: {MEASURES[measure].title}.",
+            caption=f"{self.caption} Here: {metric(measure).label}.",
             cells={place: rescored(cell) for place, cell in self.cells.items()},
             score=score,
             arguments=self._called([("--score", score)]),
@@ -214,7 +217,7 @@ def read_table(path: Path) -> TableSpec:
     content = read_yaml(path)
     where = repr(str(path))
     _check_keys(content, _TABLE_KEYS, where)
-    metric = _choice(content, "metric", METRICS, where)
+    metric = _choice(content, "metric", KINDS, where)
     compared = _choice(content, "compared", COMPARED, where)
     columns = _entries(content, "columns", _COLUMN_KEYS, where)
     rows = _entries(content, "rows", _ROW_KEYS, where)
@@ -349,7 +352,8 @@ def _measure(column: Mapping[str, Any], metric: str, where: str) -> str:
         if measure is not None:
             raise UserError(f"{here}: 'measure' belongs to tables with 'metric: overhead'")
         return metric
-    allowed = [name for name in MEASURES if name not in (*METRICS, *SCORES.values())]
+    allowed = [n for n in METRICS if n not in (*KINDS, *SCORES.values())]
+    allowed += brought_metrics()
     if measure not in allowed:
         raise UserError(f"{here}: {unknown('measure', measure, allowed)}")
     return measure

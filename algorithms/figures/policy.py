@@ -11,9 +11,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pfl_bench.base import UserError, plot_style
-from pfl_bench.reporting.figures import caption
-from pfl_bench.reporting.figures.curves import MARKS, tidy
-from pfl_bench.reporting.figures.methods import Method, Trial, drawable
+from pfl_bench.reporting.figures import (
+    CLIENT,
+    Method,
+    MethodFigure,
+    Trial,
+    caption,
+    check_client,
+    curves,
+    drawable,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,7 +33,7 @@ EVEN = 0.5
 """Where as much goes to the global head as to the personal one."""
 
 
-def draw(method: Method, client: int, profile: str, width: float = plot_style.COLUMN) -> Figure:
+def draw(method: Method, profile: str, width: float = plot_style.COLUMN, *, client: int) -> Figure:
     """The figure of the method's first seed."""
     (shown,) = drawable([method])
     trial = shown.drawable[0]
@@ -45,15 +52,9 @@ def draw(method: Method, client: int, profile: str, width: float = plot_style.CO
         _boxes(below, quantiles)
     for axes in (above, below):
         axes.axhline(EVEN, color=plot_style.FAINT, linewidth=0.6, linestyle=":")
-        tidy(axes, integers=True)
+        curves.tidy(axes, integers=True)
     figure.align_ylabels([above, below])
     return figure
-
-
-def check_client(client: int, clients: int) -> None:
-    """Refuse a client that there is not."""
-    if not 0 <= client < clients:
-        raise UserError(f"client cannot be {client}; allowed: 0 to {clients - 1}")
 
 
 def pir(trial: Trial, client: int) -> dict[int, float]:
@@ -71,7 +72,7 @@ def policies(trial: Trial) -> list[list[float]]:
 
 
 def _pir_panel(axes: Axes, ratios: dict[int, float], client: int) -> None:
-    every = math.ceil(len(ratios) / MARKS)
+    every = math.ceil(len(ratios) / curves.MARKS)
     axes.plot(list(ratios), list(ratios.values()), markevery=every, **plot_style.line_style(0))
     axes.set_xlabel("iteration")
     axes.set_ylabel(f"PIR of client {client}")
@@ -114,3 +115,13 @@ def _ribbons(axes: Axes, quantiles: Sequence[Sequence[float]]) -> None:
     axes.set_xlabel(f"{len(median)} clients in the order of their medians")
     axes.set_ylabel("$s_i$ on test samples")
     axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=4)
+
+
+FIGURE = MethodFigure(
+    "FedCP's policy: a client's PIR over iterations, the distribution of s on every client.",
+    "fedcp",
+    draw,
+    series=SERIES,
+    options=(CLIENT,),
+    check=check_client,
+)

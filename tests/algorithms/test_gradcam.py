@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor, nn
 from toy import toy_config, toy_simulator
 
 from pfl_bench.algorithms.fedcp import FedCP
+from pfl_bench.algorithms.figures import _grad_cam as gradcam
+from pfl_bench.algorithms.figures.gradcam import check, picture
 from pfl_bench.base.errors import UserError
 from pfl_bench.engine.simulator import Simulator
 from pfl_bench.models.backbones import Inputs, build_model
-from pfl_bench.reporting.figures import gradcam
 
 
 class MeanNet(nn.Module):
@@ -114,7 +117,7 @@ def test_data_that_are_not_as_published_are_told_in_the_caption(
 ) -> None:
     views = gradcam.look(simulator, client=1, samples=2)
     monkeypatch.setattr(simulator, "remark", "toy copy")
-    figure = gradcam.draw(views, simulator, 1, "lite")
+    figure = picture(views, simulator, 1, "lite")
     assert "on toy (toy copy), " in " ".join(figure.get_suptitle().split())
 
 
@@ -133,4 +136,4 @@ def test_a_map_in_which_nothing_speaks_for_the_class_is_zero_and_not_nan() -> No
 )
 def test_what_cannot_be_looked_at_is_refused(config: object, client: int, sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
-        gradcam.check(config, client)  # type: ignore[arg-type]
+        check(config, Path(), client=client, layer=None)  # type: ignore[arg-type]

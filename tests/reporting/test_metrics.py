@@ -1,0 +1,141 @@
+"""Metrics: how one is found by its name, and what plugins may bring."""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+from fakeplans import stored
+from toy import toy_config
+
+from pfl_bench.base.errors import UserError
+from pfl_bench.plugins import offers, registry
+from pfl_bench.plugins.registry import load_algorithm, load_plugin
+from pfl_bench.reporting.figures import method_figure, method_figures
+from pfl_bench.reporting.metrics import METRICS, _brought, brought_metrics, metric
+from pfl_bench.reporting.tables.spec import load_table
+from pfl_bench.store.metric import Metric
+
+PLUGIN = """
+from pfl_bench.engine import Algorithm
+from pfl_bench.store import Metric
+
+class Own(Algorithm):
+    title, summary, citation, scored_model = "Own", "Own.", "none", "the global model"
+    metrics = {metrics}
+"""
+
+
+def _plugin(folder: Path, metrics: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_files", dict(registry._files))
+    path = folder / f"own_{abs(hash(metrics))}.py"
+    path.write_text(PLUGIN.format(metrics=metrics))
+    load_plugin(path)
+
+
+def test_a_plugin_in_a_file_brings_a_metric(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metrics = '(Metric("twice", "twice", lambda run: 2 * run.summary["best"]["accuracy"]),)'
+    _plugin(tmp_path, metrics, monkeypatch)
+    assert metric("twice").read(stored(toy_config(), 40.0)) == pytest.approx(0.8)
+    scored = load_table("lambda").scored("twice")
+    assert {cell.measure for cell in scored.cells.values()} == {"twice"}
+    assert all(cell.published is None for cell in scored.cells.values())
+
+
+@pytest.mark.parametrize(
+    ("metrics", "said"),
+    [
+        ('"accuracy"', "must be a tuple of pfl_bench.store.Metric"),
+        ("(1,)", "must be a tuple of pfl_bench.store.Metric"),
+        ('(Metric("my value", "v", len),)', "'my value' must be letters, digits and underscores"),
+    ],
+)
+def test_a_plugin_whose_metrics_are_none_is_refused(
+    metrics: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UserError, match=said):
+        _plugin(tmp_path, metrics, monkeypatch)
+
+
+def test_a_metric_of_every_run_cannot_be_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _plugin(tmp_path, '(Metric("accuracy", "mine", len),)', monkeypatch)
+    assert metric("accuracy") is METRICS["accuracy"]
+    with pytest.raises(UserError, match="two metrics bear the name 'accuracy'"):
+        brought_metrics()
+
+
+def test_an_algorithm_that_inherits_another_s_metrics_does_not_offer_them_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "_files", dict(registry._files))
+    path = tmp_path / "heir_of_metrics.py"
+    path.write_text(
+        "from pfl_bench.algorithms.fedcp import FedCP\n\n\nclass Heir(FedCP):\n    title = 'Heir'\n"
+    )
+    load_plugin(path)
+    assert load_algorithm("heir_of_metrics").metrics == load_algorithm("fedcp").metrics
+    assert metric("cpn_parameters").name == "cpn_parameters"
+
+
+def test_a_metric_that_is_not_there_names_the_nearest() -> None:
+    with pytest.raises(UserError, match=r"unknown metric 'cpn_parameter'.*'cpn_parameters'"):
+        metric("cpn_parameter")
+
+
+def test_every_metric_bears_its_own_name_and_a_direction() -> None:
+    known = {**METRICS, **brought_metrics()}
+    assert [one.name for one in known.values()] == list(known)
+    assert {one.better for one in known.values()} == {"high", "low"}
+    with pytest.raises(ValueError, match="better is high or low"):
+        Metric("x", "x", len, better="up")
+
+
+def test_a_metric_beside_another_method_has_no_value_without_its_run() -> None:
+    one = Metric("gap", "gap", lambda run, other: 1.0, beside="local")
+    run = stored(toy_config(), 40.0)
+    assert one.read(run) is None
+    assert one.read(run, run) == 1.0
+
+
+def test_the_figures_of_methods_are_found_by_name() -> None:
+    assert method_figures() == ["gradcam", "policy"]
+    assert method_figure("policy").algo == "fedcp"
+
+
+def test_what_is_offered_and_fails_to_import_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "offering_package"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "good.py").write_text("THING = 1\n")
+    (package / "bad.py").write_text("1 / 0\n")
+    (package / "_hidden.py").write_text("1 / 0\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = offers.offered("no.such.group", "offering_package", "THING")
+    assert sorted(found) == ["bad", "good"]
+    assert found["good"]() == 1
+    with pytest.raises(UserError, match="'bad' fails to import: ZeroDivisionError"):
+        found["bad"]()
+
+
+def test_a_package_s_metric_that_cannot_be_used_is_told_of_when_asked_for_and_not_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    good = Metric("packaged", "packaged", lambda run: 3.0)
+    points = {"packaged": good, "odd": object()}
+    made = [EntryPoint(name, f"nowhere:{name}", "pfl_bench.metrics") for name in points]
+    monkeypatch.setattr(EntryPoint, "load", lambda self: points[self.name])
+    monkeypatch.setattr(offers, "_entry_points", lambda group, path: tuple(made))
+    _brought.cache_clear()
+    try:
+        assert metric("packaged") is good
+        with pytest.raises(UserError, match=r"'odd' of pfl_bench\.metrics is no metric"):
+            metric("odd")
+    finally:
+        _brought.cache_clear()
