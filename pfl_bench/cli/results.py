@@ -20,7 +20,7 @@ from pfl_bench.base import (
     user_path,
     write_atomically,
 )
-from pfl_bench.config import SOURCE_LABELS
+from pfl_bench.config import BOOKKEEPING, SOURCE_LABELS
 from pfl_bench.reporting import bars, scored
 from pfl_bench.store import Store, StoredRun, flat, read_run, to_json
 
@@ -216,7 +216,7 @@ def _print_table(runs: Iterable[StoredRun]) -> None:
 
 
 # Columns of their own, or nothing that a reader could tell apart.
-_SHOWN = {*_IDENTITY, "sampled_from", "data_fingerprint"}
+_SHOWN = {*_IDENTITY, *BOOKKEEPING, "sampled_from", "data_fingerprint"}
 
 
 def _differing(runs: Iterable[StoredRun]) -> dict[str, str]:
@@ -307,7 +307,7 @@ def _round_rows(runs: Sequence[StoredRun]) -> Iterator[dict[str, Any]]:
     configs = [flat(run.config) for run in runs]
     names = dict.fromkeys(name for config in configs for name in config)
     differing = (n for n in names if len({to_json(config.get(n)) for config in configs}) > 1)
-    telling = dict.fromkeys((*_IDENTITY, *differing))
+    telling = [n for n in dict.fromkeys((*_IDENTITY, *differing)) if n not in BOOKKEEPING]
     for run, config in zip(runs, configs, strict=True):
         identity = {"key": run.key, **{name: config.get(name) for name in telling}}
         yield from (identity | _round_row(record) for record in run.records())

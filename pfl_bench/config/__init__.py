@@ -8,7 +8,7 @@ from pfl_bench.base.face import face
 
 if TYPE_CHECKING:
     from pfl_bench.config.command_line import needs, run_command
-    from pfl_bench.config.hyper import Knob, NoKnobs, as_dict, knob, knobs, resolve
+    from pfl_bench.config.hyper import Knob, NoKnobs, as_dict, at_default, knob, knobs, resolve
     from pfl_bench.config.options import (
         SETTINGS,
         Profile,
@@ -19,6 +19,12 @@ if TYPE_CHECKING:
         parse_ratio,
         profile_names,
     )
-    from pfl_bench.config.run_config import SOURCE_LABELS, RunConfig
+    from pfl_bench.config.run_config import (
+        BOOKKEEPING,
+        CONFIG_VERSION,
+        ENDS,
+        SOURCE_LABELS,
+        RunConfig,
+    )
 
 __getattr__, __dir__, __all__ = face(__name__, __file__)

@@ -193,6 +193,12 @@ def resolve(declared: type, model: str, chosen: Mapping[str, Any], algorithm: st
     return declared(**values)
 
 
+def at_default(hyper: Any, model: str) -> tuple[str, ...]:
+    """The names of the hyper-parameters that have the value they would have unsaid."""
+    declared = knobs(type(hyper))
+    return tuple(k.name for f, k in declared.items() if getattr(hyper, f) == k.default_for(model))
+
+
 def as_dict(hyper: Any) -> dict[str, Any]:
     """The values by the names users type."""
     return {k.name: getattr(hyper, f) for f, k in knobs(type(hyper)).items()}

@@ -1,8 +1,12 @@
-"""RunConfig: every knob that can change a result, and nothing that cannot.
+"""RunConfig: every option that can change a result, and nothing that cannot.
 
-Its canonical form is hashed, and the hash names the result. Workers, paths, device and verbosity
-are not here. Where the values come from (flags, files, profiles) is the
-business of `pfl_bench.config.options`.
+Workers, paths, device and verbosity are not here. Where the values come from (flags, files,
+profiles) is the business of `options`.
+
+What names a result is its *course*: the configuration without what stands at its default, so that
+a later option does not orphan results, and without `rounds` and `patience`, which end a run but do
+not change its course. So a longer run continues a shorter one, and a shorter one is its beginning.
+Where a method looks at how many rounds there will be (`plans_rounds`), they belong to its course.
 """
 
 from __future__ import annotations
@@ -14,56 +18,85 @@ from dataclasses import MISSING, asdict, dataclass, fields
 from functools import cached_property
 from typing import Any
 
+CONFIG_VERSION = 2
+"""Raised when the same values would mean another run. Configurations of version 0.1 of the package
+had no such number: they stay readable and name none of today's runs."""
+
 SOURCE_LABELS = {"standin": " (stand-in)", "pfllib": " (PFLlib)"}
 """What stands after the name of a dataset that is not the published one as it is."""
 
+ENDS = ("rounds", "patience")
+"""What ends a run without changing its course."""
+BOOKKEEPING = ("version", "standing", "plans_rounds")
+"""What a stored configuration has for the sake of its identity and readers need not be shown."""
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """One run, fully spelt out."""
+    """One run, fully spelt out. A field has a default where leaving it out means what runs did
+    before it was there."""
 
     algo: str
     hyper: Mapping[str, Any]
+    standing: tuple[str, ...] = ()  # the hyper-parameters that stand at their default
     dataset: str
     source: str  # "standin", "real" or "pfllib"
     data_fingerprint: str
-    fraction: float
+    fraction: float = 1.0
     setting: str
-    beta: float | None
+    beta: float | None = None
     clients: int
-    sampled_from: int | None  # M of N|M
-    classes_per_client: int | None
-    partition_seed: int
+    sampled_from: int | None = None  # M of N|M
+    classes_per_client: int | None = None
+    partition_seed: int = 0
     model: str
     rounds: int
-    local_epochs: int
+    plans_rounds: bool = False  # the method looks at how many rounds there will be
+    local_epochs: int = 1
     batch_size: int
     lr: float
-    joining_ratio: tuple[float, float]
-    eval_every: int
-    patience: int | None
-    bn_stats: str  # "local" or "average"
+    joining_ratio: tuple[float, float] = (1.0, 1.0)
+    eval_every: int = 1
+    patience: int | None = None
+    bn_stats: str = "local"  # or "average"
     seed: int
-    record: tuple[str, ...]
+    record: tuple[str, ...] = ()
     plugin: str | None = None  # fingerprint of the code, where the algorithm is not built in
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values, the same after a trip through a file."""
-        return json.loads(json.dumps(asdict(self)))
+        return {"version": CONFIG_VERSION, **json.loads(json.dumps(asdict(self)))}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> RunConfig:
         known = {f.name: values.get(f.name, f.default) for f in fields(cls)}
         if absent := [name for name, value in known.items() if value is MISSING]:
             raise KeyError(f"a stored configuration lacks {', '.join(absent)}")
-        known["joining_ratio"] = tuple(known["joining_ratio"])
-        known["record"] = tuple(known["record"])
+        for name in ("joining_ratio", "record", "standing"):
+            known[name] = tuple(known[name])
         return cls(**known)
 
     @cached_property
     def key(self) -> str:
-        canonical = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
+        """What names the result."""
+        canonical = json.dumps(self.course(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+    @property
+    def request(self) -> str:
+        """The course and where it is to end: tells two requests to one result apart."""
+        return f"{self.key}/{self.rounds}/{self.patience}"
+
+    def course(self) -> dict[str, Any]:
+        """All that decides how a run goes, without what stands at its default."""
+        values = self.to_dict()
+        defaults = {f.name: json.loads(json.dumps(f.default)) for f in _with_default()}
+        left_out = {"standing", *(n for n, value in defaults.items() if values[n] == value), *ENDS}
+        # The last round is scored whatever `eval_every` says, so it matters which one is the last.
+        if self.plans_rounds or self.rounds % self.eval_every:
+            left_out.remove("rounds")
+        values["hyper"] = {n: v for n, v in values["hyper"].items() if n not in self.standing}
+        return {name: value for name, value in values.items() if name not in left_out}
 
     @property
     def setting_label(self) -> str:
@@ -82,3 +115,7 @@ class RunConfig:
         beta = "" if self.beta is None else f"{self.beta:g}"
         standin = "-standin" if self.source == "standin" else ""
         return f"{self.algo}-{self.dataset}{standin}-{self.setting}{beta}-s{self.seed}"
+
+
+def _with_default() -> list[Any]:
+    return [f for f in fields(RunConfig) if f.default is not MISSING]

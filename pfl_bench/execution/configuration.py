@@ -14,16 +14,14 @@ from pfl_bench.config import (
     Profile,
     RunConfig,
     Settings,
-    as_dict,
     checked,
     merge,
     parse_ratio,
-    resolve,
 )
 from pfl_bench.data import Dataset, Partition, make_partition, read_pfllib, subset
 from pfl_bench.engine import RECORDABLE
 from pfl_bench.models import MODELS, model_spec
-from pfl_bench.plugins import load_algorithm, plugin_fingerprint
+from pfl_bench.plugins import load_algorithm, method_facts
 
 Fingerprint = Callable[[str, str, Path], str]
 """Gives the fingerprint of a dataset by name, source and data folder."""
@@ -112,10 +110,8 @@ def _config(settings: Settings, hyper: Mapping[str, Any], **facts: Any) -> RunCo
     algorithm = load_algorithm(settings.algo)
     record = tuple(sorted({name.strip() for name in settings.record.split(",")} - {""}))
     _check_record(record, {**RECORDABLE, **algorithm.recordable}, settings.algo)
-    values = resolve(algorithm.Hyper, settings.model, hyper, settings.algo)
     return RunConfig(
-        algo=settings.algo,
-        hyper=as_dict(values),
+        **method_facts(settings.algo, settings.model, hyper),
         fraction=settings.fraction,
         partition_seed=settings.partition_seed,
         model=settings.model,
@@ -129,7 +125,6 @@ def _config(settings: Settings, hyper: Mapping[str, Any], **facts: Any) -> RunCo
         bn_stats=settings.bn_stats,
         seed=settings.seed,
         record=record,
-        plugin=plugin_fingerprint(settings.algo),
         **facts,
     )
 

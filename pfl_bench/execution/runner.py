@@ -17,12 +17,16 @@ from pfl_bench.data import Dataset, Partition
 from pfl_bench.engine import RunWatch, Simulator
 from pfl_bench.execution.configuration import load_data
 from pfl_bench.plugins import load_algorithm
-from pfl_bench.store import DamagedError, RoundRecord, RunWriter, Store, StoredRun
+from pfl_bench.store import DamagedError, Ending, RoundRecord, RunWriter, Store, StoredRun
 
 CHECKPOINT_SECONDS = 10.0
 """A run cut off loses no more than about this much work."""
 CHECKPOINT_SHARE = 0.01
 """Saving takes no more than about this share of a run, however large its state."""
+
+KEEP_SECONDS = 60.0
+"""A finished run that took longer keeps its state, so that more rounds can go on from there; that
+of a shorter one is computed again when it is wanted."""
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
 
@@ -79,8 +83,10 @@ def execute(
     with watch.measure("setup"):
         simulator, about_data = prepare(config, options)
     with store.open(config) as writer:
-        if writer.finished and serves(writer.finished, options):
-            return writer.finished  # by another process, while this one waited
+        if (answer := writer.answer) is not None and serves(answer, options):
+            return answer  # by another process, while this one waited
+        if writer.finished and not options.fresh:
+            writer.extend()
         if starts_over(writer, options):
             writer.discard()
         for note in writer.notes:
@@ -137,14 +143,17 @@ def _simulate(
     config, records = simulator.config, writer.records
     watcher.on_start(config, records)
     saver = _Saver(simulator, writer, options, watcher)
+    ending = Ending(config.rounds, config.patience)
+    for record in records:
+        ending.add(record)
     try:
-        if not _out_of_patience(records, config.patience):
+        if not ending.reached:
             for record in simulator.rounds():
                 with watch.measure("records"):
                     writer.append(record)
                 watch.add_round(record.seconds)
                 watcher.on_round(record)
-                if simulator.diverged or _out_of_patience(records, config.patience):
+                if ending.add(record) or simulator.diverged:
                     break
                 with watch.measure("checkpoint"):
                     saver.after_round()
@@ -158,7 +167,8 @@ def _simulate(
         "workers": simulator.workers,
         "timed": options.timed,
     }
-    keeps = options.keep_state and not simulator.diverged
+    took_long = sum(record.total_seconds for record in records) >= KEEP_SECONDS
+    keeps = (options.keep_state or took_long) and not simulator.diverged
     state = simulator.snapshot.tensors() if keeps else None
     with watch.measure("records"):
         return writer.finish(status, simulator.diverged, extra, state)
@@ -215,14 +225,6 @@ class _Saver:
         self._last = time.monotonic()
         self._saved_round = snapshot.round
         self._wait = max(CHECKPOINT_SECONDS, (self._last - began) / CHECKPOINT_SHARE)
-
-
-def _out_of_patience(records: list[RoundRecord], patience: int | None) -> bool:
-    """Whether the best accuracy is older than `patience` scored rounds."""
-    if patience is None:
-        return False
-    scores = [r.accuracy for r in records if r.accuracy is not None]
-    return bool(scores) and len(scores) - 1 - scores.index(max(scores)) >= patience
 
 
 def default_workers() -> int:

@@ -48,7 +48,7 @@ def trained(
 def _replayed(config: RunConfig, store: Store, options: Options, watcher: Watcher) -> Checkpoint:
     """The state of a finished run that was not kept, computed once more and kept now."""
     with store.open(config) as writer:
-        stored = writer.finished
+        stored = writer.answer
         if stored is None:
             raise UserError(f"the result in {writer.folder} is gone; run it again")
         if state := stored.state():
@@ -64,7 +64,8 @@ def _replayed(config: RunConfig, store: Store, options: Options, watcher: Watche
             )
         if state is None:
             raise UserError(f"the run {stored.path.name}, computed once more, is {again.status}")
-        writer.keep_state(state.tensors)
+        if stored.shown is None:  # the state of a longer run's beginning has no place beside it
+            writer.keep_state(state.tensors)
         shutil.rmtree(beside.root)
         return state
 

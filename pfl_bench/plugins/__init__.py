@@ -14,6 +14,7 @@ if TYPE_CHECKING:
         check_plugin,
         load_algorithm,
         load_plugin,
+        method_facts,
         plugin_fingerprint,
     )
     from pfl_bench.plugins.testing import (

@@ -58,9 +58,9 @@ class AlgorithmConformance:
     def reference(self, algo: str) -> list[RoundRecord]:
         """The records of the run of `_partly_joined`, on one worker and without a break."""
         config = self._partly_joined(algo)
-        if config.key not in _references:
-            _references[config.key] = toy_run(config)
-        return _references[config.key]
+        if config.request not in _references:
+            _references[config.request] = toy_run(config)
+        return _references[config.request]
 
     def _config(self, algo: str, **changes: Any) -> RunConfig:
         return toy_config(algo, self.hyper, **changes)

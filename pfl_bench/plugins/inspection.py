@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from pfl_bench import data
-from pfl_bench.config import RunConfig, as_dict, resolve
+from pfl_bench.config import RunConfig
 from pfl_bench.data import Dataset, DatasetSpec, make_partition
 from pfl_bench.engine import Simulator
 from pfl_bench.models import TEXT_LENGTH
-from pfl_bench.plugins.registry import load_algorithm
+from pfl_bench.plugins.registry import load_algorithm, method_facts
 
 FEWEST_CLIENTS = 8
 MOST_CLIENTS = 50
@@ -46,33 +46,22 @@ def footprint(
 ) -> Footprint:
     """What `algo` keeps on a client and sends in its second round (in the first, some methods have
     nothing to send yet)."""
-    values = as_dict(resolve(load_algorithm(algo).Hyper, model, hyper, algo))
-    clients = _enough_clients(values)
+    method = method_facts(algo, model, hyper)
+    clients = _enough_clients(method["hyper"])
     dataset = _random_dataset(spec, _vocabulary(spec, data_dir), clients * SAMPLES_EACH)
     config = RunConfig(
-        algo=algo,
-        hyper=values,
+        **method,
         dataset=spec.name,
         source="real",
         data_fingerprint=dataset.fingerprint,
-        fraction=1.0,
         setting="iid",
-        beta=None,
         clients=clients,
-        sampled_from=None,
-        classes_per_client=None,
-        partition_seed=0,
         model=model,
         rounds=2,
-        local_epochs=1,
         batch_size=2,
         lr=0.0,
-        joining_ratio=(1.0, 1.0),
         eval_every=2,
-        patience=None,
-        bn_stats="local",
         seed=0,
-        record=(),
     )
     partition = make_partition(dataset.y, dataset.classes, setting="iid", clients=clients)
     simulator = Simulator(load_algorithm(algo), config, dataset, partition)

@@ -15,15 +15,15 @@ import importlib.util
 import inspect
 import pkgutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 from pfl_bench.base import UserError, reason, unknown, user_path
-from pfl_bench.config import knobs
+from pfl_bench.config import as_dict, at_default, knobs, resolve
 from pfl_bench.engine import Algorithm
 from pfl_bench.store import Metric
 
@@ -94,6 +94,22 @@ def load_plugin(path: Path) -> str:
     kind = _load(name, Source(f"the file {str(path)!r}", partial(_execute, path)))
     _files[name] = _File(path, fingerprint, kind)
     return name
+
+
+def method_facts(
+    algo: str, model: str, chosen: Mapping[str, Any] = MappingProxyType({})
+) -> dict[str, Any]:
+    """What a configuration says of its method; hyper-parameters that were not `chosen` stand at
+    their default."""
+    kind = load_algorithm(algo)
+    hyper = resolve(kind.Hyper, model, chosen, algo)
+    return {
+        "algo": algo,
+        "hyper": as_dict(hyper),
+        "standing": at_default(hyper, model),
+        "plans_rounds": kind.plans_rounds,
+        "plugin": plugin_fingerprint(algo),
+    }
 
 
 def plugin_fingerprint(name: str) -> str | None:

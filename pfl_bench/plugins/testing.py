@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from pfl_bench.config import RunConfig, as_dict, resolve
+from pfl_bench.config import RunConfig, resolve
 from pfl_bench.data import Dataset, Partition, make_partition
 from pfl_bench.engine import (
     Algorithm,
@@ -26,7 +26,7 @@ from pfl_bench.engine import (
     build_network,
 )
 from pfl_bench.models import build_model, inputs_of, seeded
-from pfl_bench.plugins.registry import load_algorithm
+from pfl_bench.plugins.registry import load_algorithm, method_facts
 from pfl_bench.store import RoundRecord
 
 
@@ -77,8 +77,7 @@ def toy_config(
         "record": (),
         **changes,
     }
-    resolved = resolve(load_algorithm(algo).Hyper, values["model"], hyper or {}, algo)
-    return RunConfig(algo=algo, hyper=as_dict(resolved), **values)
+    return RunConfig(**{**method_facts(algo, values["model"], hyper or {}), **values})
 
 
 def toy_partition(config: RunConfig, dataset: Dataset) -> Partition:

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from pfl_bench.base import UserError, plot_style
-from pfl_bench.config import RunConfig
+from pfl_bench.config import BOOKKEEPING, RunConfig
 from pfl_bench.store import RoundRecord, StoredRun, remarks, summarise
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -106,7 +106,7 @@ def _different_settings(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str,
 
 def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
     """The settings, with hyper-parameters among them under their own names."""
-    settings = {name: value for name, value in config.items() if name != "hyper"}
+    settings = {n: value for n, value in config.items() if n not in ("hyper", *BOOKKEEPING)}
     return settings | {f"set {name}": value for name, value in config.get("hyper", {}).items()}
 
 

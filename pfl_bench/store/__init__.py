@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from pfl_bench.store.provenance import current_provenance, peak_memory, utc_now
     from pfl_bench.store.records import (
         DamagedError,
+        Ending,
         RoundRecord,
         flat,
         from_json,

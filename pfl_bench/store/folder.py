@@ -5,16 +5,18 @@
         rounds.jsonl                    one record per round, each line with its checksum
         checkpoint-<round>.safetensors  the last two, while the run is unfinished
         summary.json                    figures, provenance and rounds.jsonl's digest, sealed
-        state.safetensors               the state after the last round, where it was asked for
+        state.safetensors               the state after the last round, where it was asked for or
+                                        would take long to compute again
         attack-<key>.json               what an attack on that state found, sealed
         run.lock, owner.lock            who is computing this run now
-        fresh/                          a repetition under way, of the same files
+        fresh/                          a repetition or a continuation under way, of the same files
         replay/                         a store of its own: the run once more, for its state alone
 
 A run is whole if and only if its summary.json is sound and rounds.jsonl has the digest it names;
 summary.json is written last and in one piece. Everything else is a run to resume. A finished result
-is never touched before its successor is whole: a repetition is computed in `fresh/` and takes its
-place only when complete, in steps that any later reader or writer can finish.
+is never touched before its successor is whole: a repetition, or the same run with more rounds, is
+computed in `fresh/` and takes its place only when complete, in steps that any later reader or
+writer can finish.
 
 The lock is the operating system's, so it dies with its process, and a copied folder is not locked.
 How records and checkpoints look inside is the business of `records` and `checkpoint`.
@@ -145,7 +147,7 @@ def publish(folder: Path) -> None:
     fresh = folder / FRESH
     for path in checkpoints_in(fresh):
         path.unlink()
-    for name in (RECORDS, STATE):
+    for name in (CONFIG, RECORDS, STATE):
         if (fresh / name).exists():
             (fresh / name).replace(folder / name)
     (fresh / SUMMARY).replace(folder / SUMMARY)

@@ -187,11 +187,12 @@ def same_result(a: RoundRecord, b: RoundRecord) -> bool:
     return to_json({**asdict(a), "seconds": {}}) == to_json({**asdict(b), "seconds": {}})
 
 
-def read_lines(data: bytes) -> tuple[list[RoundRecord], str | None]:
-    """The longest sound run of consecutive rounds at the start, and what is wrong after it."""
+def read_lines(data: bytes, most: int | None = None) -> tuple[list[RoundRecord], str | None]:
+    """The longest sound run of consecutive rounds at the start, and what is wrong after it; only
+    the first so many where `most` says so."""
     records: list[RoundRecord] = []
     *lines, rest = data.split(b"\n")
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(lines[:most], start=1):
         try:
             record = RoundRecord.from_line(line)
         except DamagedError as error:
@@ -200,6 +201,30 @@ def read_lines(data: bytes) -> tuple[list[RoundRecord], str | None]:
             return records, f"line {number} is round {record.round} after {records[-1].round}"
         records.append(record)
     return records, f"line {len(lines) + 1} is incomplete" if rest else None
+
+
+class Ending:
+    """Where a run ends: after `rounds`, or once its best accuracy is older than `patience` scored
+    rounds. Told of one round after another, it says whether that was the last."""
+
+    def __init__(self, rounds: int, patience: int | None) -> None:
+        self._rounds, self._patience = rounds, patience
+        self._best, self._since = -math.inf, 0
+        self.reached = False
+
+    def add(self, record: RoundRecord) -> bool:
+        if (accuracy := record.accuracy) is not None:
+            self._since = 0 if accuracy > self._best else self._since + 1
+            self._best = max(self._best, accuracy)
+        is_impatient = self._patience is not None and self._since >= self._patience
+        self.reached = self.reached or is_impatient or record.round >= self._rounds
+        return self.reached
+
+
+def ends_after(records: Sequence[RoundRecord], rounds: int, patience: int | None) -> int | None:
+    """How many of the records belong to a run with this ending; None where they do not reach it."""
+    ending = Ending(rounds, patience)
+    return next((k for k, record in enumerate(records, start=1) if ending.add(record)), None)
 
 
 def summarise(records: Sequence[RoundRecord]) -> dict[str, Any]:

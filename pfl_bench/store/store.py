@@ -11,7 +11,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from pfl_bench.base import UserError
+from pfl_bench.base import UserError, shown
+from pfl_bench.config import ENDS
 from pfl_bench.store.folder import checkpoints_in, explained, locked
 from pfl_bench.store.stored_run import StoredRun, read_run, remarks
 from pfl_bench.store.writer import Configuration, RunWriter
@@ -30,9 +31,11 @@ class Store:
         return next(self._folders(config.key), self.root / f"{_tame(config.slug)}-{config.key}")
 
     def find(self, config: Configuration) -> StoredRun | None:
-        """The finished, verified result of `config`; None where it has yet to be computed."""
+        """The finished, verified result of `config`, as far as it was asked for; None where it has
+        yet to be computed, or to go on."""
         runs = (read_run(folder) for folder in self._folders(config.key))
-        return next((run for run in runs if run.is_final), None)
+        found = (run.until(config.rounds, config.patience) for run in runs if run.is_final)
+        return next((run for run in found if run is not None), None)
 
     @contextlib.contextmanager
     def open(self, config: Configuration) -> Iterator[RunWriter]:
@@ -41,6 +44,7 @@ class Store:
         Raises `RunBusy` where another live process holds the lock. A result that was finished in
         the meantime is the writer's `finished`."""
         folder = self.folder(config)
+        check_same(read_run(folder), config)
         with explained(folder):
             folder.mkdir(parents=True, exist_ok=True)
         with locked(folder):
@@ -78,6 +82,19 @@ class Store:
             match = _RUN_FOLDER.fullmatch(path.name)
             if match and key in (None, match["key"]) and path.is_dir():
                 yield path
+
+
+def check_same(run: StoredRun, config: Configuration) -> None:
+    """Refuse a run that has another configuration under the same name: what stood at its default
+    when it was stored stands no longer."""
+    asked = config.to_dict()
+    for name, value in run.config.items():
+        now = asked.get(name, value)
+        if name not in ENDS and now != value and name != "standing":
+            raise UserError(
+                f"the run in {run.path} has {name} {shown(value)} and would now have {shown(now)}; "
+                "the default has changed since: move it away, or give the old value"
+            )
 
 
 def _tame(slug: str) -> str:

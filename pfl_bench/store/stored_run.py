@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -24,7 +25,15 @@ from pfl_bench.store.folder import (
     read_state,
     settings_in,
 )
-from pfl_bench.store.records import DamagedError, RoundRecord, check_summary, read_lines, seal
+from pfl_bench.store.records import (
+    DamagedError,
+    RoundRecord,
+    check_summary,
+    ends_after,
+    read_lines,
+    seal,
+    summarise,
+)
 
 FINAL = ("finished", "diverged", "skipped")
 
@@ -40,6 +49,7 @@ class StoredRun:
     status: str
     damage: str | None = None
     home: Path | None = None  # the folder of the summary: `path`, or within it a repetition's
+    shown: int | None = None  # how many of its rounds this is, where it is a longer run's beginning
 
     @property
     def key(self) -> str:
@@ -65,12 +75,36 @@ class StoredRun:
             if self.status == "damaged":
                 return []
             raise UserError(f"cannot read {self.path / RECORDS}: {error.strerror}") from error
-        return read_lines(data)[0]
+        return read_lines(data, self.shown)[0]
+
+    def until(self, rounds: int, patience: int | None) -> StoredRun | None:
+        """This run as it would have ended after so many rounds or so little patience; None where it
+        has not come as far."""
+        ends = {"rounds": rounds, "patience": patience}
+        if self.status == "skipped" or ends.items() <= self.config.items():
+            return self
+        records = self.records()
+        whole = len(records)
+        end = ends_after(records, rounds, patience)
+        if end is None:
+            return self if self.status == "diverged" else None
+        config = {**self.config, **ends}
+        if end == whole:
+            return replace(self, config=config)
+        digest = hashlib.sha256("".join(r.to_line() for r in records[:end]).encode())
+        summary = {
+            **(self.summary or {}),
+            **summarise(records[:end]),
+            "status": "finished",
+            "reason": None,
+            "records_sha256": digest.hexdigest(),
+        }
+        return replace(self, config=config, summary=summary, status="finished", shown=end)
 
     def state(self) -> Checkpoint | None:
         """The state after the last round; None where it was not kept, is damaged, or belongs to
         other records than these."""
-        if self.summary is None:
+        if self.summary is None or self.shown is not None:
             return None
         for place in (self.home or self.path, self.path):
             try:
@@ -154,7 +188,9 @@ def read_once(folder: Path) -> StoredRun:
         except DamagedError as error:
             damage = str(error)
         else:
-            return StoredRun(folder, settings, summary, summary["status"], home=home)
+            own = document_at(home / CONFIG, folder)  # a continuation ends elsewhere
+            described = settings if own is None else settings_in(own)
+            return StoredRun(folder, described, summary, summary["status"], home=home)
     if damage is not None:
         return StoredRun(folder, settings, None, "damaged", damage)
     bytes_of(folder / RECORDS)  # who continues the run, or counts its rounds, must read them

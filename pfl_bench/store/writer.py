@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -54,6 +55,12 @@ class Configuration(Protocol):
     @property
     def slug(self) -> str: ...
 
+    @property
+    def rounds(self) -> int: ...
+
+    @property
+    def patience(self) -> int | None: ...
+
 
 class RunWriter:
     """The one process that computes a run. Made by `Store.open`, which holds the lock.
@@ -70,11 +77,12 @@ class RunWriter:
         self.checkpoint: Checkpoint | None = None
         self.finished: StoredRun | None = None
         self._key = config.key
+        self._config = config
         self._journal: FileIO | None = None
         self._digest = hashlib.sha256()
         self._closed = False
         with explained(folder):
-            self._mend(config)
+            self._mend()
             fresh = folder / FRESH
             self._home = fresh if self.finished or fresh.is_dir() else folder
             self._resume()
@@ -82,6 +90,37 @@ class RunWriter:
             **current_provenance(),
             "resumed_after_round": self.records[-1].round if self.records else None,
         }
+
+    @property
+    def answer(self) -> StoredRun | None:
+        """The stored result, as far as it was asked for; None where it does not reach that far."""
+        return self.finished and self.finished.until(self._config.rounds, self._config.patience)
+
+    def extend(self) -> None:
+        """Go on after the last round of a finished result. It stays until the longer one is whole;
+        an earlier attempt at that is taken up where it is further on."""
+        finished = self.finished
+        if finished is None or finished.summary is None:
+            raise ValueError("only a finished run can be extended")
+        reached = finished.summary["rounds"]
+        if self.checkpoint is not None and self.checkpoint.round >= reached:
+            return
+        state = finished.state()
+        if state is None:
+            if self.checkpoint is None:
+                self.notes.append(
+                    f"the state after round {reached} was not kept; it is computed once more"
+                )
+            return
+        self.discard()
+        lines = bytes_of(self.folder / RECORDS) or b""
+        with explained(self.folder):
+            self._home.mkdir(exist_ok=True)
+            write_atomically(self._home / RECORDS, lines)
+        self.records = finished.records()
+        self._digest.update(lines)
+        self.checkpoint = replace(state, meta={"timed": finished.summary.get("timed", False)})
+        self._provenance["resumed_after_round"] = reached
 
     def append(self, record: RoundRecord) -> None:
         """Add the next round; from here on it survives the death of the process."""
@@ -140,6 +179,7 @@ class RunWriter:
             self.close()
             if state is not None:
                 write_state(self._home / STATE, state, summary)
+            self._describe(self._home)
             write_atomically(self._home / SUMMARY, seal({**summary, **(extra or {})}))
             self._settle(has_state=state is not None)
         return read_run(self.folder)
@@ -180,6 +220,7 @@ class RunWriter:
             for old in (*ahead, *found[len(ahead) + CHECKPOINTS_KEPT :]):
                 old.unlink()
             if SUMMARY in files:
+                self._describe(self._home)
                 self._settle(has_state=STATE in files)
         return read_run(self.folder)
 
@@ -216,18 +257,23 @@ class RunWriter:
             raise DamagedError(f"{SUMMARY} belongs to the run {shown(summary.get('key'))}")
         check_records(files.get(RECORDS), summary)
 
-    def _mend(self, config: Configuration) -> None:
+    def _describe(self, home: Path) -> None:
+        """Say in `home` what is run there and where it ends."""
+        config = self._config
+        document = {"key": config.key, "slug": config.slug, "config": config.to_dict()}
+        write_atomically(home / CONFIG, seal(document))
+
+    def _mend(self) -> None:
         """Bring the folder to a state that has no trace of an interrupted or damaged write."""
         for leftover in (*self.folder.glob(".*.tmp"), *self.folder.glob(f"{FRESH}/.*.tmp")):
             leftover.unlink()
         try:
-            described = document_at(self.folder / CONFIG, self.folder) is not None
+            described = document_at(self.folder / CONFIG, self.folder)
         except DamagedError as error:
             self.notes.append(f"{error}; written anew")
-            described = False
-        if not described:
-            document = {"key": config.key, "slug": config.slug, "config": config.to_dict()}
-            write_atomically(self.folder / CONFIG, seal(document))
+            described = None
+        if described is None:
+            self._describe(self.folder)
 
         run = read_once(self.folder)
         if run.home == self.folder / FRESH:
@@ -241,6 +287,8 @@ class RunWriter:
         elif run.damage:
             self.notes.append(f"{run.damage}; the stored result is dropped")
             (self.folder / SUMMARY).unlink(missing_ok=True)
+        if not run.is_final and run.config != self._config.to_dict():
+            self._describe(self.folder)  # it is to end elsewhere
 
     def _resume(self) -> None:
         """Find the newest checkpoint that is sound and fits the records; drop all that is newer."""

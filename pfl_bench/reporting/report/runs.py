@@ -18,7 +18,7 @@ from typing import Any
 
 from pfl_bench import data
 from pfl_bench.base import UserError
-from pfl_bench.config import RunConfig, as_dict, needs, resolve, run_command
+from pfl_bench.config import BOOKKEEPING, RunConfig, as_dict, needs, resolve, run_command
 from pfl_bench.plugins import load_algorithm
 from pfl_bench.store import RoundRecord, StoredRun, flat, from_json, remarks, summarise, to_json
 
@@ -31,7 +31,7 @@ UNREADABLE = (KeyError, TypeError, ValueError, ArithmeticError, RecursionError, 
 
 # The method itself and what may differ between two runs of it; the rest makes the experiment.
 _METHOD = ("algo", "hyper", "plugin")
-_NOT_EXPERIMENT = (*_METHOD, "seed", "record")
+_NOT_EXPERIMENT = (*_METHOD, *BOOKKEEPING, "seed", "record")
 
 
 @dataclass(frozen=True)
