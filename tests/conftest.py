@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from pfl_bench.base.signals import ENDINGS
 from pfl_bench.store.store import Store
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -37,7 +38,7 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def same_signals() -> Iterator[None]:
     """A command that was told to stop heeds no signal any more; the tests after it do."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, *ENDINGS)}
     yield
     for number, handler in before.items():
         signal.signal(number, handler)

@@ -8,13 +8,22 @@ from pfl_bench.base.face import face
 
 if TYPE_CHECKING:
     from pfl_bench.base import paths, plot_style, seeds
-    from pfl_bench.base.errors import UserError, nearest, reason, shown, unknown
+    from pfl_bench.base.errors import (
+        UserError,
+        is_out_of_memory,
+        nearest,
+        plain_text,
+        reason,
+        shown,
+        unknown,
+    )
     from pfl_bench.base.files import open_regular, read_regular, replacing, write_atomically
     from pfl_bench.base.paths import cache_dir, data_dir, results_dir, user_path
     from pfl_bench.base.plot_style import COLUMN, FORMATS, PAGE, picture_format
     from pfl_bench.base.seeds import numpy_generator
-    from pfl_bench.base.signals import heed_no_more, interrupt_once, terminable
-    from pfl_bench.base.terminal import standard_output
+    from pfl_bench.base.signals import heed_no_more, obey_parent, terminable
+    from pfl_bench.base.streams import guarded, printable
+    from pfl_bench.base.terminal import standard_error, standard_output
     from pfl_bench.base.version import VERSION
     from pfl_bench.base.yamlfile import find_yaml, packaged_names, read_yaml
 

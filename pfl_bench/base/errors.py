@@ -34,6 +34,21 @@ def reason(error: BaseException) -> str:
     return text if len(text) <= 2 * LONGEST_SHOWN else f"{text[: 2 * LONGEST_SHOWN]}…"
 
 
+def plain_text(value: object, what: str) -> str:
+    """Words of a file that are printed as they stand: on one line, and nothing but letters."""
+    text = " ".join(str(value).split())
+    if not text.isprintable():
+        raise UserError(f"{what} cannot be {shown(value)}; allowed: text that can be printed")
+    return text
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether the machine, or a card of it, had no room left; torch says so in its own way."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    return isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
+
+
 def unknown(kind: str, value: object, allowed: Iterable[str]) -> UserError:
     """The error for a name that does not exist: the value, the nearest match, what is allowed."""
     names = sorted(allowed)

@@ -7,11 +7,12 @@ its global state belongs to the user.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pfl_bench.base.errors import UserError, unknown
+from pfl_bench.base.errors import UserError, shown, unknown
 from pfl_bench.base.files import replacing
 
 if TYPE_CHECKING:
@@ -68,11 +69,22 @@ _UNDATED: Mapping[str, dict[str, Any]] = {
 }
 
 
+def library() -> Any:
+    """matplotlib. It reads MPLBACKEND when it is imported, although nothing here uses it."""
+    try:
+        import matplotlib
+    except ValueError as error:
+        backend = os.environ.get("MPLBACKEND")
+        raise UserError(
+            f"matplotlib cannot be used with MPLBACKEND={shown(backend)}: unset it"
+        ) from error
+    return matplotlib
+
+
 @contextlib.contextmanager
 def drawing(name: str, settings: Mapping[str, Any] | None = None) -> Iterator[None]:
     """Draw and save inside this: two drawings of one thing are then the same bytes."""
-    import matplotlib
-
+    matplotlib = library()
     # TrueType in PDF, because publishers refuse the default, Type 3.
     fixed = {"svg.hashsalt": name, "svg.fonttype": "path", "pdf.fonttype": 42}
     chosen: Any = {**(settings or {}), **fixed}

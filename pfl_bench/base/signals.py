@@ -1,4 +1,5 @@
-"""Being told to stop: SIGTERM ends a process as Ctrl-C does, so that it can save and say so."""
+"""Being told to stop: SIGTERM, and SIGHUP when the terminal is closed, end a process as Ctrl-C
+does, so that it can save and say so."""
 
 from __future__ import annotations
 
@@ -7,6 +8,8 @@ import signal
 import threading
 from collections.abc import Iterator
 from types import FrameType
+
+ENDINGS = (signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else []))
 
 
 def interrupt_once(number: int, frame: FrameType | None) -> None:
@@ -17,15 +20,32 @@ def interrupt_once(number: int, frame: FrameType | None) -> None:
 
 @contextlib.contextmanager
 def terminable() -> Iterator[None]:
-    """SIGTERM raises KeyboardInterrupt meanwhile, where this thread is the one that gets it."""
+    """These signals raise KeyboardInterrupt meanwhile, where this thread is the one that gets them.
+
+    A hangup that is ignored, as under `nohup`, stays ignored."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, interrupt_once)
+    before = {number: signal.getsignal(number) for number in ENDINGS if not _is_nohup(number)}
+    for number in before:
+        signal.signal(number, interrupt_once)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
+def _is_nohup(number: int) -> bool:
+    return number != signal.SIGTERM and signal.getsignal(number) == signal.SIG_IGN
+
+
+def obey_parent() -> None:
+    """In a process that another one started and tells by SIGTERM to save and go: a terminal tells
+    both, and the parent is the one who decides."""
+    for number in (signal.SIGINT, *ENDINGS):
+        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, interrupt_once)
 
 
 def heed_no_more() -> None:
@@ -33,5 +53,5 @@ def heed_no_more() -> None:
 
     By a handler that does nothing, not by ignoring: that would be passed on to other processes."""
     if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, *ENDINGS):
             signal.signal(number, lambda *_: None)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-import io
 import logging
-import sys
 from typing import Any
 
 import click
 
-from pfl_bench.base import VERSION, UserError, heed_no_more, terminable
+from pfl_bench.base import (
+    VERSION,
+    UserError,
+    guarded,
+    heed_no_more,
+    is_out_of_memory,
+    reason,
+    terminable,
+)
 from pfl_bench.cli.compare import compare
 from pfl_bench.cli.data import data
 from pfl_bench.cli.describe import list_, show
@@ -32,16 +38,23 @@ class Commands(click.Group):
         except UserError as error:
             click.echo(f"Error: {error}", err=True)
             context.exit(2)
-        except BrokenPipeError:
-            sys.stderr.close()
-            context.exit(0)
         except OSError as error:  # what no command foresaw: no permission, a disk that is gone
             click.echo(f"Error: {error}", err=True)
+            context.exit(2)
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            click.echo(f"Error: the memory does not suffice ({reason(error)})", err=True)
             context.exit(2)
         except KeyboardInterrupt:
             heed_no_more()
             click.echo("Stopped. The same command continues where it left off.", err=True)
             context.exit(INTERRUPTED)
+
+    def main(self, *arguments: Any, **options: Any) -> Any:
+        """Everything that is printed, also on a mistaken command line, passes one filter."""
+        with guarded():
+            return super().main(*arguments, **options)
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -54,14 +67,7 @@ def main() -> None:
     pfl-bench table main
     pfl-bench list algos
     """
-    _print_anything()
     _show_notices()
-
-
-def _print_anything() -> None:
-    """A letter that the terminal cannot show is shown as its number, and is no error."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _show_notices() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from pfl_bench.base import UserError, shown, user_path
+from pfl_bench.base import UserError, shown, standard_error, standard_output, user_path
 
 data_dir_option = click.option(
     "--data-dir",
@@ -26,7 +26,6 @@ def data() -> None:
 @data_dir_option
 def list_command(data_dir: str | None) -> None:
     """Every dataset, its shape, its stand-in, and whether the real one is prepared."""
-    from rich.console import Console
     from rich.table import Table
 
     from pfl_bench.base import data_dir as resolve
@@ -42,7 +41,7 @@ def list_command(data_dir: str | None) -> None:
         )
     for name in own_names(folder):
         table.add_row(name, "your own", *_own_row(name, folder))
-    console = Console(markup=False, highlight=False)
+    console = standard_output(pipe_width=None)
     console.print(table)
     console.print(f"prepared sets are looked for in {folder}", soft_wrap=True)
     for plugin, reason in broken().items():
@@ -81,9 +80,7 @@ def _noted(name: str, folder: Path) -> str:
 
 def _reading(name: str) -> AbstractContextManager[object]:
     """A sign of life on a terminal: a large file that was not read before takes seconds."""
-    from rich.console import Console
-
-    return Console(stderr=True).status(f"reading {name}")
+    return standard_error().status(f"reading {name}")
 
 
 def _shape(shape: tuple[int, int, int] | None) -> str:

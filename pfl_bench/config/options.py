@@ -13,7 +13,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pfl_bench.base import UserError, find_yaml, packaged_names, read_yaml, shown, unknown
+from pfl_bench.base import (
+    UserError,
+    find_yaml,
+    packaged_names,
+    plain_text,
+    read_yaml,
+    shown,
+    unknown,
+)
 from pfl_bench.config.hyper import Knob, knob, knobs
 
 PROFILES = "pfl_bench.config.profiles"
@@ -125,7 +133,7 @@ def _read_profile(path: Path) -> Profile:
     seeds = content.get("seeds", Profile.seeds)
     if not isinstance(seeds, int) or isinstance(seeds, bool) or not 1 <= seeds <= 1000:
         raise UserError(f"{str(path)!r}: seeds cannot be {shown(seeds)}; allowed: 1 to 1000")
-    about = str(content.get("about", "")).strip()
+    about = plain_text(content.get("about", ""), f"{str(path)!r}: about")
     return Profile(path.stem, about, run, datasets, models, seeds, tables)
 
 

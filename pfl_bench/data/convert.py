@@ -19,7 +19,14 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 import numpy as np
 
-from pfl_bench.base import UserError, cache_dir, open_regular, replacing, write_atomically
+from pfl_bench.base import (
+    UserError,
+    cache_dir,
+    open_regular,
+    replacing,
+    standard_error,
+    write_atomically,
+)
 from pfl_bench.data import text
 
 if TYPE_CHECKING:
@@ -306,10 +313,9 @@ def _pixels(path: Path, channels: int, height: int, width: int, *, resize: bool)
 
 
 def _progress(items: Sequence[Item], what: str) -> Iterable[Item]:
-    from rich.console import Console
     from rich.progress import track
 
-    console = Console(stderr=True)
+    console = standard_error()
     return track(items, what, console=console, transient=True, disable=not console.is_terminal)
 
 

@@ -25,7 +25,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Protocol
 
-from pfl_bench.base import UserError, interrupt_once
+from pfl_bench.base import UserError, obey_parent
 from pfl_bench.config import RunConfig
 from pfl_bench.execution.runner import Options, Watcher, default_workers
 from pfl_bench.execution.tensorboard import execute_logged
@@ -367,8 +367,7 @@ def _cause(exit_code: int | None) -> str:
 
 def _serve(pipe: Connection, root: Path, options: Options, plugins: Sequence[Path]) -> None:
     """The life of a worker: take a run, tell how it goes, take the next."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, interrupt_once)
+    obey_parent()
     threading.Thread(target=_end_with_parent, daemon=True).start()
     store = Store(root)
     with contextlib.suppress(KeyboardInterrupt, EOFError, OSError):

@@ -180,12 +180,12 @@ def bars(curve: Sequence[tuple[int, float]], rounds: int, low: float, high: floa
 
 def save_curves(comparison: Comparison, names: tuple[str, str], path: Path) -> None:
     """Both curves in one picture; the suffix of `path` says the format."""
-    import seaborn as sns
-    from matplotlib.ticker import MaxNLocator
-
     from pfl_bench.reporting.figures import caption
 
     with plot_style.drawing(path.stem):
+        import seaborn as sns
+        from matplotlib.ticker import MaxNLocator
+
         figure, (axes,) = plot_style.blank(6.4, 4.0)
         for side, name, style in zip((comparison.a, comparison.b), names, ("-", "--"), strict=True):
             rounds, accuracy = zip(*side.curve, strict=True)

@@ -6,6 +6,7 @@ in `pfl_bench.store.folder`.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pfl_bench.base import shown, write_atomically
+from pfl_bench.base import UserError, shown, write_atomically
 from pfl_bench.store import checkpoint
 from pfl_bench.store.folder import (
     CHECKPOINT,
@@ -182,7 +183,7 @@ class RunWriter:
             self._describe(self._home)
             write_atomically(self._home / SUMMARY, seal({**summary, **(extra or {})}))
             self._settle(has_state=state is not None)
-        return read_run(self.folder)
+        return self._kept()
 
     def keep_state(self, state: dict[str, torch.Tensor]) -> None:
         """Put the state after the last round beside a result that was finished without it."""
@@ -222,7 +223,7 @@ class RunWriter:
             if SUMMARY in files:
                 self._describe(self._home)
                 self._settle(has_state=STATE in files)
-        return read_run(self.folder)
+        return self._kept() if SUMMARY in files else read_run(self.folder)
 
     def discard(self) -> None:
         """Start over from nothing. A finished result stays until this run is finished too."""
@@ -241,6 +242,14 @@ class RunWriter:
         self._closed = True
         if self._journal is not None:
             self._journal.close()
+
+    def _kept(self) -> StoredRun:
+        """The result as the next reader finds it; a sentence where somebody took it away."""
+        ended = read_run(self.folder)
+        if not ended.is_final:
+            lost = ended.damage or "its files are gone"
+            raise UserError(f"the run was computed but is not kept in {self.folder}: {lost}")
+        return ended
 
     def _settle(self, has_state: bool) -> None:
         """Put a result whose summary is written in its place, and tidy up."""
@@ -316,6 +325,8 @@ class RunWriter:
     def _open_journal(self) -> FileIO:
         if self._closed:
             raise ValueError("this run is closed")
+        if self._journal is not None and os.fstat(self._journal.fileno()).st_nlink == 0:
+            raise FileNotFoundError(errno.ENOENT, "it was removed while the run was computed")
         if self._journal is None:
             self._home.mkdir(exist_ok=True)
             # Unbuffered, so that a full disk is an error of the write and not of a later close.

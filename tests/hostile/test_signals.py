@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM: in two seconds the process is gone, has said how to continue, and does."""
+"""SIGINT, SIGTERM, SIGHUP: in two seconds a process is gone, has said how to continue, does so."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def assert_same(run: StoredRun, whole: StoredRun) -> None:
     assert all(same_result(a, b) for a, b in zip(run.records(), whole.records(), strict=True))
 
 
-@pytest.mark.parametrize("number", SIGNALS)
+@pytest.mark.parametrize("number", [*SIGNALS, signal.SIGHUP])
 def test_a_run_that_is_told_to_stop_stops_says_how_to_continue_and_loses_no_round(
     line: list[object], store: Store, whole: StoredRun, tmp_path: Path, number: signal.Signals
 ) -> None:
@@ -114,7 +114,14 @@ def test_a_run_that_is_told_to_stop_stops_says_how_to_continue_and_loses_no_roun
 
 
 @pytest.mark.parametrize(
-    ("number", "group"), [(signal.SIGINT, True), (signal.SIGTERM, False), (signal.SIGTERM, True)]
+    ("number", "group"),
+    [
+        (signal.SIGINT, True),
+        (signal.SIGTERM, False),
+        (signal.SIGTERM, True),
+        (signal.SIGHUP, False),
+        (signal.SIGHUP, True),
+    ],
 )
 def test_a_table_that_is_told_to_stop_ends_all_its_processes_and_keeps_their_rounds(
     data: Path, store: Store, tmp_path: Path, number: signal.Signals, group: bool
@@ -185,4 +192,19 @@ def test_impatience_does_no_harm(
         assert "Traceback" not in child.said
     last = Child(tmp_path / "out", None, command, *line)
     assert last.wait() == 0, last.said
+    assert_same(next(store.all()), whole)
+
+
+def ignore_hangups() -> None:
+    """As `nohup` does for the command that it starts."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+
+def test_under_nohup_a_closed_terminal_stops_nothing(
+    line: list[object], store: Store, whole: StoredRun, tmp_path: Path
+) -> None:
+    child = Child(tmp_path / "out", ignore_hangups, command, *line)
+    until(lambda: rounds_in(store) >= 4)
+    child.send(signal.SIGHUP, group=True)
+    assert child.wait() == 0, child.said
     assert_same(next(store.all()), whole)

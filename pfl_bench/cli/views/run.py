@@ -10,9 +10,9 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import click
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from pfl_bench.base import standard_error
 from pfl_bench.config import RunConfig
 from pfl_bench.data import problem
 from pfl_bench.execution import Watcher
@@ -115,7 +115,7 @@ def _live() -> Progress:
         BarColumn(),
         TextColumn("{task.description}"),
         TimeElapsedColumn(),
-        console=Console(stderr=True),
+        console=standard_error(),
     )
 
 

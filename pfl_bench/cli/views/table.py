@@ -20,7 +20,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from pfl_bench.base import standard_output
+from pfl_bench.base import standard_error, standard_output
 from pfl_bench.cli.views.run import duration
 from pfl_bench.execution import TableWatcher
 from pfl_bench.reporting import metric
@@ -38,7 +38,7 @@ def watch_table(plan: TablePlan, pace: Pace) -> Iterator[TableWatcher]:
     if sys.stderr.isatty():
         view = _Live(plan, pace)
         with Live(
-            console=Console(stderr=True),
+            console=standard_error(),
             get_renderable=view.picture,
             refresh_per_second=REFRESHES_PER_SECOND,
             transient=True,

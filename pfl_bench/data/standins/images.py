@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pfl_bench.base import numpy_generator
+from pfl_bench.base import numpy_generator, plot_style
 
 VERSION = 1
 """Raise it when the same look would be rendered differently."""
@@ -160,10 +160,10 @@ class Masks:
 @cache
 def glyph_masks(glyphs: str) -> Masks:
     """Each glyph in each face that has it, filling the middle of a mask with an empty rim."""
-    from matplotlib import get_data_path
+    matplotlib = plot_style.library()
     from matplotlib.ft2font import FT2Font
 
-    folder = Path(get_data_path(), "fonts", "ttf")
+    folder = Path(matplotlib.get_data_path(), "fonts", "ttf")
     known = {face: FT2Font(str(folder / face)).get_charmap() for face in FACES}
     drawn = [
         [_glyph_mask(folder / face, glyph) for face in FACES if ord(glyph) in known[face]]

@@ -28,7 +28,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pfl_bench.base import UserError, find_yaml, packaged_names, read_yaml, shown, unknown
+from pfl_bench.base import (
+    UserError,
+    find_yaml,
+    packaged_names,
+    plain_text,
+    read_yaml,
+    shown,
+    unknown,
+)
 from pfl_bench.config import as_dict, checked, parse_ratio
 from pfl_bench.privacy import Threat
 from pfl_bench.reporting.metrics import METRICS, SCORES, brought_metrics, metric
@@ -242,14 +250,18 @@ def read_table(path: Path) -> TableSpec:
         raise UserError(f"{where}: {unknown('method', method, competitors)}")
     return TableSpec(
         path.stem,
-        " ".join(str(content.get("caption", path.stem)).split()),
+        plain_text(content.get("caption", path.stem), f"{where}: the caption"),
         metric,
         tuple(row["name"] for row in rows),
         tuple(column["name"] for column in columns),
         cells,
         compared,
         method,
-        {column["name"]: str(column["group"]) for column in columns if column.get("group")},
+        {
+            column["name"]: plain_text(column["group"], f"{where}: a group of columns")
+            for column in columns
+            if column.get("group")
+        },
         frozenset(row["name"] for row in rows if row.get("rule")),
         shlex.quote(str(path)),
         _threat(content, metric, where),
