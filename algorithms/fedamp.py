@@ -14,7 +14,16 @@ import torch
 from torch import Tensor
 
 from pfl_bench.config import knob
-from pfl_bench.engine import Client, Message, PersonalModelSent, ServerState, Spread, Start, Upload
+from pfl_bench.engine import (
+    Client,
+    Message,
+    PersonalModelSent,
+    Server,
+    ServerState,
+    Spread,
+    Start,
+    Upload,
+)
 
 CHUNK = 8_192
 """Parameters handled at a time: no second copy of all models is made, and what is copied stays in
@@ -57,20 +66,20 @@ class FedAMP(PersonalModelSent):
         everyone = [start.model] * self.task.clients
         return {"models": everyone, "mixtures": everyone}
 
-    def download(self, server: ServerState, client: int) -> Message:
-        return {"mixture": server["mixtures"][client]}
+    def download(self, server: Server, client: int) -> Message:
+        return {"mixture": server.state["mixtures"][client]}
 
     def train(self, client: Client, received: Message) -> None:
         split = client.net.split(received["mixture"])
         client.train(lambda batch: self.loss(client, batch), toward=split, strength=self.hyper.lam)
 
-    def aggregate(self, server: ServerState, uploads: Iterator[Upload]) -> ServerState:
-        models = list(server["models"])
+    def aggregate(self, server: Server, uploads: Iterator[Upload]) -> ServerState:
+        models = list(server.state["models"])
         for upload in uploads:
             models[upload.client] = upload.message["model"]
-        squared = squared_distances(models, self.spread)
+        squared = squared_distances(models, server.spread)
         xi = attention(squared, self.hyper.sigma, self.hyper.alpha)
-        return {"models": models, "mixtures": list(mix(xi, models, self.spread))}
+        return {"models": models, "mixtures": list(mix(xi, models, server.spread))}
 
 
 def attention(squared: Tensor, sigma: float, alpha: float) -> Tensor:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from pfl_bench.base import seeds
 from pfl_bench.config import knob
-from pfl_bench.engine import Client, Message, PersonalModelSent, ServerState, Start, Upload
+from pfl_bench.engine import Client, Message, PersonalModelSent, Server, ServerState, Start, Upload
 
 
 @dataclass(frozen=True)
@@ -72,26 +72,25 @@ class FedFomo(PersonalModelSent):
             "models": [start.model] * n,
             "has_sent": torch.zeros(n, dtype=torch.bool),
             "affinity": torch.zeros(n, n),
-            "round": torch.zeros((), dtype=torch.int64),
         }
 
-    def download(self, server: ServerState, client: int) -> Message:
+    def download(self, server: Server, client: int) -> Message:
         ids = self._choose(server, client)
-        models = {f"model {n}": server["models"][n] for n in ids}
-        return {"ids": torch.tensor(ids, dtype=torch.int64), **models}
+        models = [server.state["models"][n] for n in ids]
+        return {"ids": torch.tensor(ids, dtype=torch.int64), "models": models}
 
-    def _choose(self, server: ServerState, client: int) -> list[int]:
+    def _choose(self, server: Server, client: int) -> list[int]:
         """The M models with the highest affinity among those ever sent; ties are drawn."""
-        affinity, has_sent = server["affinity"][client].cpu().numpy(), server["has_sent"].tolist()
-        path = ("affinity ties", int(server["round"]), client)
-        draw = seeds.numpy_generator(self.task.config.seed, *path).random(len(has_sent))
+        affinity = server.state["affinity"][client].cpu().numpy()
+        has_sent = server.state["has_sent"].tolist()
+        draw = server.numpy_generator("affinity ties", client).random(len(has_sent))
         nearest_first = np.lexsort((draw, -affinity)).tolist()
         known = (n for n in nearest_first if has_sent[n] and n != client)
         return sorted(islice(known, self.hyper.others))
 
     def train(self, client: Client, received: Message) -> None:
         validation, rest = self._hold_back(client)
-        models = [received[f"model {n}"] for n in received["ids"].tolist()]
+        models = received["models"]
         weights = self._weigh(client, models, validation)
         own = client.net.trainable
         own.add_(sum(w * (model - own) for w, model in zip(weights.tolist(), models, strict=True)))
@@ -124,19 +123,14 @@ class FedFomo(PersonalModelSent):
         chosen = {"ids": client.memo["ids"], "weights": client.memo["weights"]}
         return super().upload(client) | chosen
 
-    def aggregate(self, server: ServerState, uploads: Iterator[Upload]) -> ServerState:
-        models, has_sent = list(server["models"]), server["has_sent"].clone()
-        affinity = server["affinity"].clone()
+    def aggregate(self, server: Server, uploads: Iterator[Upload]) -> ServerState:
+        models, has_sent = list(server.state["models"]), server.state["has_sent"].clone()
+        affinity = server.state["affinity"].clone()
         for upload in uploads:
             models[upload.client] = upload.message["model"]
             has_sent[upload.client] = True
             affinity[upload.client, upload.message["ids"]] += upload.message["weights"].to(affinity)
-        return {
-            "models": models,
-            "has_sent": has_sent,
-            "affinity": affinity,
-            "round": server["round"] + 1,
-        }
+        return {"models": models, "has_sent": has_sent, "affinity": affinity}
 
 
 def first_order_weights(gains: Tensor, distances: Tensor) -> Tensor:

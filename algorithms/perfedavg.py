@@ -6,6 +6,7 @@ Each local step takes two batches: θ' = θ − α∇f(θ; B1), then θ ← θ �
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
 
@@ -54,29 +55,21 @@ class PerFedAvg(Algorithm):
         )
 
     def train(self, client: Client, received: Message) -> None:
-        net = client.net
+        net, beta = client.net, client.lr if self.hyper.beta is None else self.hyper.beta
         batches = client.batches(least=2)
         for first, second in zip(batches, batches, strict=True):
             theta = net.trainable.clone()
-            self._adapt(client, first)
-            net.train()
+            self._adapt(client, [first])
             loss = self.loss(client, second)
             gradients = net.gradients(loss)
             net.trainable.copy_(theta)
-            net.descend(gradients, self._rate(client, self.hyper.beta))
+            net.descend(gradients, beta)
             client.report(loss)
 
     def scored(self, client: Client, received: Message) -> None:
         self.load(client, received)
-        for batch in islice(client.batches(1, purpose="adapt"), 1):
-            self._adapt(client, batch)
+        self._adapt(client, islice(client.batches(1, purpose="adapt"), 1))
 
-    def _adapt(self, client: Client, batch: Batch) -> None:
+    def _adapt(self, client: Client, batches: Iterable[Batch]) -> None:
         """θ' = θ − α∇f(θ; B)."""
-        client.net.train()
-        gradients = client.net.gradients(self.loss(client, batch))
-        client.net.descend(gradients, self._rate(client, self.hyper.alpha))
-
-    @staticmethod
-    def _rate(client: Client, chosen: float | None) -> float:
-        return client.lr if chosen is None else chosen
+        client.fine_tune(lambda batch: self.loss(client, batch), batches, lr=self.hyper.alpha)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from pfl_bench.config import knob
-from pfl_bench.engine import Algorithm, Client, Message, ServerState, Upload, weighted_mean
+from pfl_bench.engine import Algorithm, Client, Message, Server, ServerState, Upload, weighted_mean
 
 
 @dataclass(frozen=True)
@@ -64,9 +64,9 @@ class PFedMe(Algorithm):
         return w
 
     @torch.no_grad()
-    def aggregate(self, server: ServerState, uploads: Iterator[Upload]) -> ServerState:
+    def aggregate(self, server: Server, uploads: Iterator[Upload]) -> ServerState:
         mean = weighted_mean(uploads)
-        return {part: torch.lerp(server[part], mean[part], self.hyper.beta) for part in mean}
+        return {part: torch.lerp(server.state[part], mean[part], self.hyper.beta) for part in mean}
 
     def scored(self, client: Client, received: Message) -> None:
         client.net.load(client.state)

@@ -44,7 +44,7 @@ class BareLoop:
         self.work = []
         for worker in range(ours.workers):
             with ours.client(largest, 1) as client:
-                received = ours.algorithm.download(ours.snapshot.server, largest)
+                received = ours.download(largest)
                 ours.algorithm.load(client, received)
                 batches = list(client.batches())
                 for batch in batches:

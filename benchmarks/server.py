@@ -14,7 +14,7 @@ from torch import Tensor
 
 from benchmarks.laps import Ratio
 from benchmarks.workloads import CIFAR, Workload
-from pfl_bench.engine import ServerState, Upload
+from pfl_bench.engine import ServerState, Spread, Upload
 
 ROWS = 5
 """Clients for which a plain loop over all others is timed; the time for all follows from it."""
@@ -42,10 +42,9 @@ def measure(algo: str, clients: int, workers: int, repeats: int) -> ServerRow:
     our_seconds: list[float] = []
     plain_seconds: dict[int, list[float]] = {choice: [], 1: []}
     with ThreadPoolExecutor(workers) as pool:
-        ours.algorithm.spread = pool.map
         for _ in range(repeats):
             torch.set_num_threads(1)
-            seconds, after = _timed(ours.work)
+            seconds, after = _timed(lambda: ours.work(pool.map))
             our_seconds.append(seconds)
             for threads, laps in plain_seconds.items():
                 torch.set_num_threads(threads)
@@ -72,7 +71,8 @@ class Server:
     def __init__(self, algo: str, clients: int):
         workload = Workload(algo, CIFAR, samples=40 * clients, clients=clients)
         simulator = workload.simulator(workers=1)
-        self.algorithm, self.state = simulator.algorithm, simulator.snapshot.server
+        self.algorithm, self.simulator = simulator.algorithm, simulator
+        self.state = simulator.snapshot.server
         start = self.state["models"][0]
         generator = torch.Generator().manual_seed(0)
         self.models = [
@@ -84,10 +84,12 @@ class Server:
             messages = [{**message, **none} for message in messages]
         self.uploads = [Upload(i, 1 / clients, message) for i, message in enumerate(messages)]
 
-    def work(self) -> ServerState:
-        after = self.algorithm.aggregate(self.state, iter(self.uploads))
+    def work(self, spread: Spread = map) -> ServerState:
+        server = self.simulator.server(spread, {})
+        after = self.algorithm.aggregate(server, iter(self.uploads))
+        server.state = after
         for client in range(len(self.models)):
-            self.algorithm.download(after, client)
+            self.algorithm.download(server, client)
         return after
 
 

@@ -22,7 +22,7 @@ def test_the_naive_simulator_trains_the_same_model(workload: Workload) -> None:
     for _ in range(2):
         assert naive.run_round() == pytest.approx(next(rounds).accuracy)
     with ours.client(0, 3) as client:
-        ours.algorithm.load(client, ours.algorithm.download(ours.snapshot.server, 0))
+        ours.algorithm.load(client, ours.download(0))
         module = client.net.module("extractor")
         for mine, theirs in zip(
             module.parameters(), naive.model.extractor.parameters(), strict=True

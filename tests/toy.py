@@ -12,6 +12,7 @@ from pfl_bench.plugins.testing import (
     toy_dataset,
     toy_partition,
     toy_run,
+    toy_server,
     toy_simulator,
     toy_text,
 )
@@ -24,6 +25,7 @@ __all__ = [
     "toy_dataset",
     "toy_partition",
     "toy_run",
+    "toy_server",
     "toy_simulator",
     "toy_text",
 ]

@@ -38,7 +38,7 @@ def look(simulator: Simulator, client: int, samples: int, layer: str | None = No
     algorithm = simulator.algorithm
     assert isinstance(algorithm, FedCP)
     with simulator.client(client, simulator.snapshot.round) as one:
-        algorithm.scored(one, algorithm.download(simulator.snapshot.server, client))
+        algorithm.scored(one, simulator.download(client))
         one.net.train(False)
         rows = choose(one, samples)
         x, y = one.shard.pool.inputs(rows), one.shard.pool.y[rows]

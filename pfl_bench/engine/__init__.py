@@ -9,17 +9,18 @@ if TYPE_CHECKING:
         Algorithm,
         PersonalModelBeside,
         PersonalModelSent,
-        ServerState,
-        Spread,
         Start,
         Upload,
         build_network,
+        initial_values,
         weighted_mean,
     )
     from pfl_bench.engine.batches import EVALUATION_BATCH, Batch, Pool, Shard
     from pfl_bench.engine.client import Client, ClientState, Loss, Message, Task
+    from pfl_bench.engine.server import Server, ServerState, Spread
     from pfl_bench.engine.simulator import IN_FLIGHT, Interrupted, Simulator, in_order
     from pfl_bench.engine.timing import RunWatch
     from pfl_bench.engine.totals import CONVERGENCE, RECORDABLE
+    from pfl_bench.engine.trees import Tree, leaves
 
 __getattr__, __dir__, __all__ = face(__name__, __file__)

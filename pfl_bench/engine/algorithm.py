@@ -10,7 +10,7 @@ Tensors in messages and states are values: an algorithm never changes one in pla
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -18,18 +18,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pfl_bench.base import UserError, unknown
+from pfl_bench.base import UserError, seeds, unknown
 from pfl_bench.config import NoKnobs
 from pfl_bench.engine.batches import Batch
 from pfl_bench.engine.client import Client, Message, Task
-from pfl_bench.models import Model, Network
+from pfl_bench.engine.server import Server, ServerState
+from pfl_bench.engine.trees import Tree
+from pfl_bench.models import Model, Network, seeded
 from pfl_bench.store import Metric
-
-ServerState = dict[str, Any]
-"""Tensors, or lists of tensors where there is one per client."""
-
-Spread = Callable[..., Iterator[Any]]
-"""Called like `map(job, items)`: the results, in the order of the items."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +35,8 @@ class Start:
     parts: Mapping[str, Tensor]
     model: Tensor
     """All trainable parts as one vector."""
+    drawn: Callable[[int], Mapping[str, Tensor]]
+    """The parts of the k-th of several initial models; that of number 0 is `parts`."""
 
 
 @dataclass(frozen=True)
@@ -75,8 +73,6 @@ class Algorithm:
     """Series a user can ask for with --record, and what they mean."""
     metrics: ClassVar[Sequence[Metric]] = ()
     """What tables can show of its runs beside what they can show of all."""
-    spread: Spread = map
-    """`map` over all workers, for independent pieces of the server's work in `aggregate`."""
 
     def __init__(self, hyper: Any, task: Task):
         self.hyper = hyper
@@ -97,6 +93,7 @@ class Algorithm:
         return {"extractor": model.extractor, "head": model.head}
 
     def server_state(self, start: Start) -> ServerState:
+        """What the server keeps between rounds: a tree of tensors by name."""
         return {part: start.parts[part] for part in self.shared}
 
     def client_state(self, start: Start) -> Message:
@@ -105,9 +102,14 @@ class Algorithm:
 
     # --- one round ----------------------------------------------------------------------------
 
-    def download(self, server: ServerState, client: int) -> Message:
+    def joining(self, server: Server, drawn: Sequence[int]) -> Sequence[int]:
+        """Who joins the round to come; `drawn` are as many as the joining ratio asks for, drawn
+        alike for every method."""
+        return drawn
+
+    def download(self, server: Server, client: int) -> Message:
         """What the server sends to a client."""
-        return {part: server[part] for part in self.shared}
+        return {part: server.state[part] for part in self.shared}
 
     def local_update(self, client: Client, received: Message) -> Message:
         """One client's round: load, train, keep what is personal, return what is sent."""
@@ -135,9 +137,9 @@ class Algorithm:
     def upload(self, client: Client) -> Message:
         return client.net.copy(self.shared)
 
-    def aggregate(self, server: ServerState, uploads: Iterator[Upload]) -> ServerState:
+    def aggregate(self, server: Server, uploads: Iterator[Upload]) -> ServerState:
         """The server's next state. Uploads arrive one by one, in the order of the clients."""
-        return dict(weighted_mean(uploads))
+        return {**server.state, **weighted_mean(uploads)}
 
     # --- scoring ------------------------------------------------------------------------------
 
@@ -151,8 +153,9 @@ class Algorithm:
         self.load(client, received)
 
     def record(self, client: Client, series: str) -> Any:
-        """One client's value of a recordable series, with its scored model in the workspace."""
-        raise KeyError(series)
+        """One client's value of a recordable series, with its scored model in the workspace; asked
+        for where `aggregate` has not recorded the series."""
+        raise KeyError(f"{type(self).__name__} records no {series!r}")
 
 
 class PersonalModelBeside(Algorithm):
@@ -195,15 +198,24 @@ class PersonalModelSent(Algorithm):
 
 
 @torch.no_grad()
-def weighted_mean(uploads: Iterator[Upload]) -> Message:
-    """The average of the uploads by training samples, summed in the order of the clients."""
+def weighted_mean(uploads: Iterable[Upload]) -> Message:
+    """The average of the uploads by training samples, leaf by leaf, summed in the order of the
+    clients."""
     mean: Message = {}
     for upload in uploads:
-        for name, value in upload.message.items():
-            if name not in mean:
-                mean[name] = torch.zeros_like(value)
-            mean[name].add_(value, alpha=upload.weight)
+        mean = _added(mean, upload.message, upload.weight)
     return mean
+
+
+def _added(total: Tree, value: Tree, weight: float) -> Tree:
+    """`total` + weight·`value`, in the place of `total`, which is None where there is none yet."""
+    if isinstance(value, Tensor):
+        return (torch.zeros_like(value) if total is None else total).add_(value, alpha=weight)
+    if isinstance(value, Mapping):
+        total = {} if total is None else total
+        return total | {k: _added(total.get(k), value[k], weight) for k in value}
+    total = [None] * len(value) if total is None else total
+    return [_added(t, v, weight) for t, v in zip(total, value, strict=True)]
 
 
 def build_network(algorithm: Algorithm) -> Network:
@@ -211,7 +223,22 @@ def build_network(algorithm: Algorithm) -> Network:
     parts = algorithm.parts(algorithm.task.build_model())
     for attribute in ("shared", "personal", "frozen"):
         _check_parts(type(algorithm).__name__, attribute, getattr(algorithm, attribute), parts)
+    _check_overlap(algorithm)
     return Network(parts, algorithm.frozen)
+
+
+def initial_values(algorithm: Algorithm, net: Network) -> Start:
+    """The start of a run, given a workspace as it was built."""
+    parts, seed = net.copy(net.parts), algorithm.task.config.seed
+
+    def drawn(k: int) -> Mapping[str, Tensor]:
+        if k == 0:
+            return parts
+        other = seeded(seeds.derive(seed, "initial model", k), lambda: build_network(algorithm))
+        other = other.to(net.vector.device)
+        return other.copy(other.parts)
+
+    return Start(parts, net.trainable.clone(), drawn)
 
 
 def _check_parts(
@@ -226,3 +253,15 @@ def _check_parts(
     for name in named:
         if name not in parts:
             raise unknown(f"part in {owner}.{attribute}", name, parts)
+
+
+def _check_overlap(algorithm: Algorithm) -> None:
+    """Refuse parts that are both received and kept, unless the method itself says which is used."""
+    kind = type(algorithm)
+    both = [part for part in algorithm.shared if part in algorithm.personal]
+    is_usual = kind.load is Algorithm.load and kind.local_update is Algorithm.local_update
+    if both and is_usual:
+        raise UserError(
+            f"{kind.__name__}.shared and {kind.__name__}.personal both name {both[0]!r}: what is "
+            "kept would overwrite what is received; a method that means it has a load of its own"
+        )

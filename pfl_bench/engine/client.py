@@ -19,9 +19,11 @@ from torch import Tensor
 from pfl_bench.base import seeds
 from pfl_bench.config import RunConfig
 from pfl_bench.engine.batches import Batch, Shard
+from pfl_bench.engine.trees import Tree
 from pfl_bench.models import Model, Network
 
-Message = dict[str, Tensor]
+Message = dict[str, Tree]
+"""What travels, by name: tensors, or trees of them."""
 Loss = Callable[[Batch], Tensor]
 
 
@@ -39,14 +41,14 @@ class Task:
         return len(self.train_sizes)
 
 
-class ClientState(UserDict[str, Tensor]):
+class ClientState(UserDict[str, Tree]):
     """What a client keeps between rounds. Only declared names can be written."""
 
-    def __init__(self, declared: Mapping[str, Tensor], kept: Mapping[str, Tensor]):
+    def __init__(self, declared: Mapping[str, Tree], kept: Mapping[str, Tree]):
         self._declared = frozenset(declared)
         super().__init__({**declared, **kept})
 
-    def __setitem__(self, name: str, value: Tensor) -> None:
+    def __setitem__(self, name: str, value: Tree) -> None:
         if name not in self._declared:
             raise KeyError(
                 f"client state {name!r} is not declared; the algorithm's client_state() names "
@@ -117,18 +119,35 @@ class Client:
         batches: Iterable[Batch] | None = None,
         parts: Sequence[str] | None = None,
         lr: float | None = None,
-        toward: Message | None = None,
+        toward: Mapping[str, Tensor] | None = None,
         strength: float = 0.0,
+        correction: Mapping[str, Tensor] | None = None,
     ) -> None:
         """The training loop: plain SGD on `loss`, over the local epochs unless told otherwise.
 
         `toward` and `strength` add the proximal term (strength/2)‖θ − w‖² for the parts that
-        `toward` names. `parts` restricts the gradient step to some parts of the network.
+        `toward` names. `correction`, by part too, is added to the gradient of every step. `parts`
+        restricts the gradient step to some parts of the network.
         """
         self.net.train()
         lr = self.lr if lr is None else lr
         for batch in self.batches() if batches is None else batches:
-            self.report(self.net.step(partial(loss, batch), lr, parts, toward, strength))
+            take = partial(loss, batch)
+            self.report(self.net.step(take, lr, parts, toward, strength, correction))
+
+    def fine_tune(
+        self,
+        loss: Loss,
+        batches: Iterable[Batch],
+        *,
+        parts: Sequence[str] | None = None,
+        lr: float | None = None,
+    ) -> None:
+        """Plain SGD steps that are no training: their loss is not counted as the round's."""
+        self.net.train()
+        lr = self.lr if lr is None else lr
+        for batch in batches:
+            self.net.descend(self.net.gradients(loss(batch), parts), lr, parts)
 
     def report(self, loss: Tensor) -> None:
         """Count one step's loss into the round's mean training loss."""

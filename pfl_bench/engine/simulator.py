@@ -21,12 +21,14 @@ from torch import Tensor
 from pfl_bench.base import seeds
 from pfl_bench.config import RunConfig, resolve
 from pfl_bench.data import Dataset, Partition
-from pfl_bench.engine.algorithm import Algorithm, Start, Upload, build_network
+from pfl_bench.engine.algorithm import Algorithm, Upload, build_network, initial_values
 from pfl_bench.engine.batches import Pool, Shard
-from pfl_bench.engine.client import Client, ClientState, Score, Task
-from pfl_bench.engine.snapshot import Snapshot, check_names
+from pfl_bench.engine.client import Client, ClientState, Message, Score, Task
+from pfl_bench.engine.server import Server, Spread
+from pfl_bench.engine.snapshot import Snapshot
 from pfl_bench.engine.timing import RoundWatch
 from pfl_bench.engine.totals import CONVERGENCE, Tally, Trained
+from pfl_bench.engine.trees import flatten
 from pfl_bench.models import Network, build_model, inputs_of, seeded, useful_workers
 from pfl_bench.store import DamagedError, RoundRecord
 
@@ -60,6 +62,7 @@ class Simulator:
         self.diverged: str | None = None
         self.remark = dataset.remark
         self.cancelled = threading.Event()
+        self._building = threading.Lock()
         pool = Pool(dataset.x, dataset.y, self.device)
         self.shards = [
             Shard(pool, train, test, dataset.classes)
@@ -108,13 +111,15 @@ class Simulator:
         for net in nets:
             self._workspaces.put(net)
         self._sizes = {part: nets[0][part].numel() for part in nets[0].parts}
-        start = Start(nets[0].copy(nets[0].parts), nets[0].trainable.clone())
+        self._servers_own: list[Network] = []
+        start = initial_values(self.algorithm, nets[0])
         self._fresh_state = self.algorithm.client_state(start)
         self._fresh_stats = nets[0].stats.clone()
         self._averaged_stats = nets[0].statistics_mask(self._averaged_parts(nets[0]))
         average = self._fresh_stats[self._averaged_stats] if self._averaged_stats.any() else None
         server = self.algorithm.server_state(start)
-        check_names(self._fresh_state, server)
+        for state in (self._fresh_state, server):  # a name that no checkpoint could hold fails now
+            flatten(state, "")
         self.snapshot = Snapshot(0, server, {}, {}, average)
 
     def _averaged_parts(self, net: Network) -> list[str]:
@@ -136,44 +141,46 @@ class Simulator:
             raise DamagedError("the model has other batch-norm statistics")
         for state in (found.server, *found.clients.values()):
             for part in self._sizes.keys() & state.keys():
-                if state[part].shape != (self._sizes[part],):
+                value = state[part]
+                if not isinstance(value, Tensor) or value.shape != (self._sizes[part],):
                     raise DamagedError(f"the model's {part} has another size")
         self.snapshot = found
 
     def rounds(self) -> Iterator[RoundRecord]:
         """Train until the last round, yielding a record after each."""
         pool = ThreadPoolExecutor(self.workers, thread_name_prefix="client")
-        self.algorithm.spread = pool.map
         try:
             while self.snapshot.round < self.config.rounds and self.diverged is None:
                 yield self._round(pool, self.snapshot.round + 1)
         finally:
             self.cancelled.set()
             pool.shutdown(wait=True, cancel_futures=True)
-            self.algorithm.spread = map
 
     # --- one round ----------------------------------------------------------------------------
 
     def _round(self, pool: ThreadPoolExecutor, round: int) -> RoundRecord:
         watch = RoundWatch(self.workers)
-        joined = sample_clients(self.config, self.task.clients, round)
+        joined = self._joining(round)
         tally = Tally(self.snapshot)
         total = sum(self.shards[i].samples for i in joined)
 
         def job(index: int) -> Trained:
             return self._train(index, round, self.shards[index].samples / total, watch)
 
+        recorded: dict[str, Any] = {}
         trained = in_order(pool, job, joined, cost=lambda i: self.shards[i].samples)
         with watch.aggregation(trained) as arriving:
             uploads = tally.uploads(arriving)
-            server = self.algorithm.aggregate(self.snapshot.server, uploads)
+            server = self.algorithm.aggregate(self.server(pool.map, recorded), uploads)
             for _ in uploads:  # whom the aggregation passed over has trained all the same
                 pass
         self.diverged = tally.defect and f"{tally.defect} in round {round}"
         self.snapshot = tally.snapshot(round, server)
-        scores, extras = None, tally.extras()
+        scores = None
+        extras = tally.extras() | {k: v for k, v in recorded.items() if k in self.config.record}
         if self._is_evaluated(round) and not self.diverged:
-            scores, series = self._evaluate(pool, round, tally.scores, watch)
+            wanted = [name for name in self.algorithm.recordable if name not in recorded]
+            scores, series = self._evaluate(pool, round, tally.scores, wanted, watch)
             extras |= series
             self.diverged = _defect(scores, round)
         return RoundRecord(
@@ -191,10 +198,21 @@ class Simulator:
             seconds=watch.split(),
         )
 
+    def _joining(self, round: int) -> list[int]:
+        """The clients that join a round, in order."""
+        drawn = sample_clients(self.config, self.task.clients, round)
+        chosen = sorted(set(self.algorithm.joining(self.server(), drawn)))
+        if not chosen or not 0 <= chosen[0] <= chosen[-1] < self.task.clients:
+            raise ValueError(
+                f"{type(self.algorithm).__name__}.joining chose {chosen}; allowed: one or more of "
+                f"the clients 0 to {self.task.clients - 1}"
+            )
+        return chosen
+
     def _train(self, index: int, round: int, weight: float, watch: RoundWatch) -> Trained:
         """The job of one joined client, on a worker."""
         with self.client(index, round) as client:
-            received = self.algorithm.download(self.snapshot.server, index)
+            received = self.download(index)
             convergence: dict[str, tuple[float, Score]] | None = None
             if CONVERGENCE in self.config.record:
                 with watch.measure("evaluation"):
@@ -224,16 +242,21 @@ class Simulator:
             )
 
     def _evaluate(
-        self, pool: ThreadPoolExecutor, round: int, known: dict[int, Score], watch: RoundWatch
+        self,
+        pool: ThreadPoolExecutor,
+        round: int,
+        known: dict[int, Score],
+        recordable: Sequence[str],
+        watch: RoundWatch,
     ) -> tuple[list[Score], dict[str, Any]]:
         """The scored model of every client on its test set, and the series asked for."""
-        series = [name for name in self.config.record if name in self.algorithm.recordable]
+        series = [name for name in self.config.record if name in recordable]
 
         def job(index: int) -> tuple[Score, list[Any]]:
             if index in known and not series:
                 return known[index], []
             with watch.measure("evaluation"), self.client(index, round) as client:
-                received = self.algorithm.download(self.snapshot.server, index)
+                received = self.download(index)
                 self.algorithm.scored(client, received)
                 score = known[index] if index in known else self._score(client)
                 return score, [self.algorithm.record(client, name) for name in series]
@@ -254,6 +277,31 @@ class Simulator:
     def _is_evaluated(self, round: int) -> bool:
         return round % self.config.eval_every == 0 or round == self.config.rounds
 
+    # --- the server ---------------------------------------------------------------------------
+
+    def server(self, spread: Spread = map, recorded: dict[str, Any] | None = None) -> Server:
+        """The server after the last whole round."""
+        before = self.snapshot
+        return Server(
+            before.server, before.round, self.task, self._server_workspace, spread, recorded
+        )
+
+    def download(self, index: int) -> Message:
+        """What the server sends to a client at this moment."""
+        return self.algorithm.download(self.server(), index)
+
+    @contextlib.contextmanager
+    def _server_workspace(self) -> Iterator[Network]:
+        """A network beside those of the workers, who may all be waiting for the server."""
+        with self._building:
+            net = self._servers_own.pop() if self._servers_own else self._build_network()
+        self._load_stats(net, None)
+        net.vector.fill_(math.nan)
+        try:
+            yield net
+        finally:
+            self._servers_own.append(net)
+
     # --- workspaces ---------------------------------------------------------------------------
 
     def _build_network(self) -> Network:
@@ -273,9 +321,10 @@ class Simulator:
         finally:
             self._workspaces.put(net)
 
-    def _load_stats(self, net: Network, index: int) -> None:
+    def _load_stats(self, net: Network, index: int | None) -> None:
         """Batch-norm statistics: the client's own, or the server's average where that is chosen."""
-        net.stats.copy_(self.snapshot.stats.get(index, self._fresh_stats))
+        own = self._fresh_stats if index is None else self.snapshot.stats.get(index)
+        net.stats.copy_(self._fresh_stats if own is None else own)
         if self.snapshot.server_stats is not None:
             net.stats[self._averaged_stats] = self.snapshot.server_stats
 

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from pfl_bench.engine.algorithm import ServerState
+from pfl_bench.engine.server import ServerState
+from pfl_bench.engine.trees import Tree, flatten, grow
 from pfl_bench.store import DamagedError
-
-
-def check_names(*states: Mapping[str, Any]) -> None:
-    """Refuse what a checkpoint could not tell apart."""
-    for name in (name for state in states for name in state):
-        if not name or "/" in name:
-            raise ValueError(f"a state cannot be called {name!r}: a name has letters and no slash")
 
 
 @dataclass(frozen=True)
@@ -26,20 +18,15 @@ class Snapshot:
 
     round: int
     server: ServerState
-    clients: dict[int, dict[str, Tensor]]
+    clients: dict[int, dict[str, Tree]]
     stats: dict[int, Tensor]
     server_stats: Tensor | None
 
     def tensors(self) -> dict[str, Tensor]:
         """The snapshot under flat names, for a checkpoint."""
-        flat: dict[str, Tensor] = {}
-        for name, value in self.server.items():
-            if isinstance(value, Tensor):
-                flat[f"server/{name}"] = value
-            else:
-                flat.update({f"server/{name}/{i}": tensor for i, tensor in enumerate(value)})
+        flat = flatten(self.server, "server") if self.server else {}
         for client, state in self.clients.items():
-            flat.update({f"client/{client}/{name}": value for name, value in state.items()})
+            flat |= flatten(state, f"client/{client}")
         flat.update({f"stats/{client}": value for client, value in self.stats.items()})
         if self.server_stats is not None:
             flat["server_stats"] = self.server_stats
@@ -52,10 +39,6 @@ class Snapshot:
             found = self._from_tensors(round, flat, device)
         except (ValueError, KeyError) as error:
             raise DamagedError(f"it cannot be read ({error})") from error
-        # An empty list leaves no trace in a checkpoint.
-        lists = (name for name, value in self.server.items() if not isinstance(value, Tensor))
-        empty: ServerState = {name: [] for name in lists}
-        found = replace(found, server={**empty, **found.server})
         if not self.server.keys() <= found.server.keys():
             raise DamagedError(f"the server's state is now {', '.join(self.server)}")
         if _shape(found.server_stats) != _shape(self.server_stats):
@@ -64,27 +47,27 @@ class Snapshot:
 
     @classmethod
     def _from_tensors(cls, round: int, flat: dict[str, Tensor], device: torch.device) -> Snapshot:
-        snapshot = cls(round, {}, {}, {}, None)
-        lists: dict[str, dict[int, Tensor]] = {}
+        rooms: dict[str, dict[str, Tensor]] = {"server": {}, "client": {}, "stats": {}}
         server_stats = None
         for name, cpu_value in flat.items():
-            value = cpu_value.to(device)
-            match name.split("/"):
-                case ["server", key]:
-                    snapshot.server[key] = value
-                case ["server", key, index]:
-                    lists.setdefault(key, {})[int(index)] = value
-                case ["client", index, key]:
-                    snapshot.clients.setdefault(int(index), {})[key] = value
-                case ["stats", index]:
-                    snapshot.stats[int(index)] = value
-                case ["server_stats"]:
-                    server_stats = value
-                case _:
-                    raise ValueError(f"{name!r} is no name in a checkpoint")
-        for key, values in lists.items():
-            snapshot.server[key] = [values[i] for i in range(len(values))]
-        return cls(round, snapshot.server, snapshot.clients, snapshot.stats, server_stats)
+            room, _, rest = name.partition("/")
+            if name == "server_stats":
+                server_stats = cpu_value.to(device)
+            elif rest and room in rooms:
+                rooms[room][rest] = cpu_value.to(device)
+            else:
+                raise ValueError(f"{name!r} is no name in a checkpoint")
+        clients: dict[str, dict[str, Tensor]] = {}
+        for name, value in rooms["client"].items():
+            index, _, rest = name.partition("/")
+            clients.setdefault(index, {})[rest] = value
+        return cls(
+            round,
+            grow(rooms["server"]) if rooms["server"] else {},
+            {int(index): grow(state) for index, state in clients.items()},
+            {int(index): value for index, value in rooms["stats"].items()},
+            server_stats,
+        )
 
 
 def _shape(stats: Tensor | None) -> torch.Size | None:

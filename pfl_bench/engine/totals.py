@@ -13,9 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pfl_bench.engine.algorithm import ServerState, Upload
+from pfl_bench.engine.algorithm import Upload
 from pfl_bench.engine.client import Message, Score
+from pfl_bench.engine.server import ServerState
 from pfl_bench.engine.snapshot import Snapshot
+from pfl_bench.engine.trees import Tree, leaves
 
 CONVERGENCE = "convergence"
 RECORDABLE = {CONVERGENCE: "training loss and test accuracy before and after local learning"}
@@ -26,7 +28,7 @@ class Trained:
     """What one client's job gives back."""
 
     upload: Upload
-    state: dict[str, Tensor]
+    state: dict[str, Tree]
     stats: Tensor | None
     """Batch-norm statistics that the client keeps."""
     sent_stats: Tensor | None
@@ -54,7 +56,7 @@ class Trained:
     def defect(self) -> str | None:
         if self.train_loss is not None and not math.isfinite(self.train_loss):
             return f"the training loss of client {self.upload.client} is {self.train_loss}"
-        if not all(map(_is_finite, self.sent.values())):
+        if not all(map(_is_finite, leaves(self.sent))):
             return f"the upload of client {self.upload.client} holds values that are not finite"
         return None
 
@@ -124,8 +126,8 @@ def _is_finite(value: Tensor) -> bool:
 
 
 def _bytes(message: Message) -> int:
-    return sum(value.numel() * value.element_size() for value in message.values())
+    return sum(value.numel() * value.element_size() for value in leaves(message))
 
 
 def _parameters(message: Message) -> int:
-    return sum(value.numel() for value in message.values() if value.is_floating_point())
+    return sum(value.numel() for value in leaves(message) if value.is_floating_point())

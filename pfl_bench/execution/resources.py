@@ -6,15 +6,13 @@ every client and of what it sends, without a value being computed. It errs on th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from pfl_bench.config import RunConfig, resolve
 from pfl_bench.data import Dataset
-from pfl_bench.engine import IN_FLIGHT, Start, Task, build_network
+from pfl_bench.engine import IN_FLIGHT, Task, Tree, build_network, initial_values, leaves
 from pfl_bench.models import build_model, inputs_of
 from pfl_bench.plugins import load_algorithm
 
@@ -49,7 +47,7 @@ def memory_of(config: RunConfig, dataset: Dataset, clients: int, workers: int) -
     algorithm = kind(resolve(kind.Hyper, config.model, config.hyper, config.algo), task)
     with torch.device("meta"):
         net = build_network(algorithm)
-        start = Start(net.copy(net.parts), net.trainable.clone())
+        start = initial_values(algorithm, net)
         kept = _size(algorithm.client_state(start)) + net.stats.nbytes
         server = _size(algorithm.server_state(start))
     model = net.vector.nbytes
@@ -60,6 +58,5 @@ def memory_of(config: RunConfig, dataset: Dataset, clients: int, workers: int) -
     return PROCESS_BYTES + workspaces + messages + 2 * state
 
 
-def _size(state: Mapping[str, Tensor | Sequence[Tensor]]) -> int:
-    values = (v if isinstance(v, Tensor) else list(v) for v in state.values())
-    return sum(v.nbytes if isinstance(v, Tensor) else sum(t.nbytes for t in v) for v in values)
+def _size(state: Tree) -> int:
+    return sum(value.nbytes for value in leaves(state))

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from pfl_bench.base import UserError
 from pfl_bench.models.layers import WideLinear, WordMean, factored
 
 
@@ -23,20 +24,22 @@ class Network:
 
     `vector` holds the trainable parts in the order given, then the frozen ones. `stats` holds the
     floating-point buffers (batch-norm statistics), which are not parameters and are not sent.
+
+    A part that is an `nn.ParameterList` picks parameters out of the others: they lie in its slice
+    and no longer in theirs, while the modules compute as before.
     """
 
     def __init__(self, parts: Mapping[str, nn.Module], frozen: Sequence[str] = ()):
         order = [name for name in parts if name not in frozen] + list(frozen)
         self.parts = {name: parts[name] for name in order}
         self.trainable_parts = tuple(name for name in order if name not in frozen)
-        self.vector, self._slices = _flatten(
-            {name: list(module.parameters()) for name, module in self.parts.items()}
-        )
+        groups = _grouped(self.parts)
+        self.vector, self._slices = _flatten(groups)
         self.stats = _flatten_buffers(self.parts.values())
-        for name in frozen:
-            self.parts[name].requires_grad_(False)
-        self._parameters = {n: list(self.parts[n].parameters()) for n in self.trainable_parts}
-        self._large = {n: _large_layers(self.parts[n]) for n in self.trainable_parts}
+        for parameter in (p for name in frozen for p in groups[name]):
+            parameter.requires_grad_(False)
+        self._parameters = {name: groups[name] for name in self.trainable_parts}
+        self._large = {n: _large_layers(self.parts, groups[n]) for n in self.trainable_parts}
         last = self._slices[self.trainable_parts[-1]].stop if self.trainable_parts else 0
         self.trainable = self.vector[:last]
         self.seconds_copying = 0.0
@@ -124,8 +127,10 @@ class Network:
         parts: Sequence[str] | None = None,
         toward: Mapping[str, Tensor] | None = None,
         strength: float = 0.0,
+        correction: Mapping[str, Tensor] | None = None,
     ) -> Tensor:
-        """One SGD step on `loss`, whose value it returns; `toward` as in `pull`.
+        """One SGD step on `loss`, whose value it returns; `toward` as in `pull`, and `correction`
+        is added to the gradient of the parts that it names.
 
         The same as `gradients`, `pull` and `descend`, but for the rounding: the gradients of large
         layers are added to their weights without being written down. What the loss does not depend
@@ -140,6 +145,8 @@ class Network:
         gradients = torch.autograd.grad(value, [*parameters, *outputs], allow_unused=True)
         if toward is not None:
             self.pull(toward, lr * strength)
+        for part, vector in (correction or {}).items():
+            self[part].add_(vector, alpha=-lr)
         reached = [(p, g) for p, g in zip(parameters, gradients, strict=False) if g is not None]
         with torch.no_grad():
             if reached:
@@ -184,8 +191,34 @@ def _flatten(groups: Mapping[str, list[nn.Parameter]]) -> tuple[Tensor, dict[str
     return vector, slices
 
 
-def _large_layers(module: nn.Module) -> list[WideLinear | WordMean]:
-    return [layer for layer in module.modules() if isinstance(layer, WideLinear | WordMean)]
+def _grouped(parts: Mapping[str, nn.Module]) -> dict[str, list[nn.Parameter]]:
+    """Each part's parameters; UserError where one would belong to two parts."""
+    owners: dict[int, str] = {}
+    for is_pick in (True, False):
+        for name, module in parts.items():
+            if isinstance(module, nn.ParameterList) is not is_pick:
+                continue
+            for inner, parameter in module.named_parameters():
+                owner = owners.setdefault(id(parameter), name)
+                if owner != name and isinstance(parts[owner], nn.ParameterList) is is_pick:
+                    raise UserError(
+                        f"the parts {owner!r} and {name!r} hold the same parameter ({inner}); a "
+                        "part that starts as another needs a copy of its own (copy.deepcopy)"
+                    )
+    return {
+        name: [p for p in module.parameters() if owners[id(p)] == name]
+        for name, module in parts.items()
+    }
+
+
+def _large_layers(
+    parts: Mapping[str, nn.Module], group: Sequence[nn.Parameter]
+) -> list[WideLinear | WordMean]:
+    """The layers whose large weight is among the parameters of a group."""
+    chosen = set(map(id, group))
+    layers = (layer for module in parts.values() for layer in module.modules())
+    large = (layer for layer in layers if isinstance(layer, WideLinear | WordMean))
+    return [layer for layer in large if id(layer.weight) in chosen]
 
 
 def _shaped(flat: Tensor, shape: torch.Size) -> Tensor:

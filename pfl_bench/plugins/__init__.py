@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         toy_dataset,
         toy_partition,
         toy_run,
+        toy_server,
         toy_simulator,
         toy_text,
     )

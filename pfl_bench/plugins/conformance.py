@@ -26,7 +26,7 @@ from torch import Tensor
 
 from pfl_bench.base import UserError
 from pfl_bench.config import Knob, RunConfig, knobs, resolve
-from pfl_bench.engine import CONVERGENCE, Client, Message
+from pfl_bench.engine import CONVERGENCE, Client, Message, leaves
 from pfl_bench.plugins.registry import load_algorithm
 from pfl_bench.plugins.testing import (
     toy_algorithm,
@@ -131,7 +131,7 @@ class AlgorithmConformance:
         sent = {"up": 0, "down": 0}
 
         def weigh(direction: str, message: Message) -> None:
-            for tensor in message.values():
+            for tensor in leaves(message):
                 sent[direction] += tensor.detach().contiguous().numpy().nbytes
 
         original = kind.local_update
@@ -180,7 +180,7 @@ class AlgorithmConformance:
         config = self._config(algo, clients=clients, rounds=2, batch_size=3, setting="iid")
         dataset = toy_dataset(samples=120)
         client, _ = toy_client(toy_algorithm(config, dataset), dataset)
-        kept = _bytes(client.state.values())
+        kept = _bytes(leaves(client.state))
         workspace = initial_values = _bytes([client.net.vector])
         del client
         earlier = _living_tensors()

@@ -15,7 +15,7 @@ import numpy as np
 from pfl_bench import data
 from pfl_bench.config import RunConfig
 from pfl_bench.data import Dataset, DatasetSpec, make_partition
-from pfl_bench.engine import Simulator
+from pfl_bench.engine import Simulator, leaves
 from pfl_bench.models import TEXT_LENGTH
 from pfl_bench.plugins.registry import load_algorithm, method_facts
 
@@ -70,7 +70,10 @@ def footprint(
     return Footprint(
         clients,
         simulator.task.build_model().size,
-        {name: value.numel() for name, value in simulator.snapshot.clients.get(0, {}).items()},
+        {
+            name: sum(value.numel() for value in leaves(kept))
+            for name, kept in simulator.snapshot.clients.get(0, {}).items()
+        },
         last.parameters_up // clients,
         last.parameters_down // clients,
         last.bytes_up // clients,

@@ -7,6 +7,7 @@ For tests in this project and in plugins. What every algorithm must hold on them
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -19,13 +20,16 @@ from pfl_bench.engine import (
     Client,
     ClientState,
     Pool,
+    Server,
+    ServerState,
     Shard,
     Simulator,
     Start,
     Task,
     build_network,
+    initial_values,
 )
-from pfl_bench.models import build_model, inputs_of, seeded
+from pfl_bench.models import Network, build_model, inputs_of, seeded
 from pfl_bench.plugins.registry import load_algorithm, method_facts
 from pfl_bench.store import RoundRecord
 
@@ -131,8 +135,20 @@ def toy_client(
     dataset = dataset or toy_dataset()
     partition = toy_partition(config, dataset)
     net = seeded(config.seed, lambda: build_network(algorithm))
-    start = Start(net.copy(net.parts), net.trainable.clone())
+    start = initial_values(algorithm, net)
     pool = Pool(dataset.x, dataset.y, torch.device("cpu"))
     shard = Shard(pool, partition.train[index], partition.test[index], dataset.classes)
     state = ClientState(algorithm.client_state(start), {})
     return Client(index, round, algorithm.task, shard, state, net), start
+
+
+def toy_server(algorithm: Algorithm, state: ServerState | Start, round: int = 0) -> Server:
+    """The server with a state, or before the first round; as the simulator would make it."""
+    config = algorithm.task.config
+    if isinstance(state, Start):
+        state = algorithm.server_state(state)
+
+    def workspace() -> AbstractContextManager[Network]:
+        return nullcontext(seeded(config.seed, lambda: build_network(algorithm)))
+
+    return Server(state, round, algorithm.task, workspace, recorded={})

@@ -17,7 +17,15 @@ import torch
 from torch import Tensor
 
 from pfl_bench.base import UserError
-from pfl_bench.engine import Batch, Client, ClientState, Loss, Simulator, Start, build_network
+from pfl_bench.engine import (
+    Batch,
+    Client,
+    ClientState,
+    Loss,
+    Simulator,
+    build_network,
+    initial_values,
+)
 from pfl_bench.models import Network, seeded
 
 _INITIALISING = threading.Lock()
@@ -82,7 +90,7 @@ def watched(
         kept = own.state if state is None else state
         client = Watched(index, own.round, own.task, own.shard, kept, own.net)
         client.losses = []
-        received = algorithm.download(snapshot.server, index)
+        received = simulator.download(index)
         algorithm.load(client, received)
         algorithm.train(client, received)
         yield client
@@ -104,7 +112,7 @@ def update(simulator: Simulator, index: int, parts: Sequence[str]) -> list[Tenso
     steps, all of which the server knows: the mean gradient of the round."""
     algorithm, config = simulator.algorithm, simulator.config
     with simulator.client(index, simulator.snapshot.round + 1) as client:
-        received = algorithm.download(simulator.snapshot.server, index)
+        received = simulator.download(index)
         before = _shaped(client.net, parts, {**client.state, **received})
         sent = algorithm.local_update(client, received)
         after = _shaped(client.net, parts, {**client.state, **sent})
@@ -123,5 +131,5 @@ def guess(simulator: Simulator, seed: int) -> ClientState:
     with _INITIALISING:
         net = seeded(seed, lambda: build_network(simulator.algorithm))
     net = net.to(simulator.device)
-    start = Start(net.copy(net.parts), net.trainable.clone())
+    start = initial_values(simulator.algorithm, net)
     return ClientState(simulator.algorithm.client_state(start), {})

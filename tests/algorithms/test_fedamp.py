@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
-from toy import toy_algorithm, toy_client, toy_config, toy_run, toy_simulator
+from toy import toy_algorithm, toy_client, toy_config, toy_run, toy_server, toy_simulator
 
 from pfl_bench.algorithms import fedamp
 from pfl_bench.algorithms.fedamp import attention, mix, squared_distances
@@ -119,7 +119,7 @@ def test_aggregation_replaces_the_models_of_joined_clients_only() -> None:
     _, start = toy_client(algorithm)
     server, sent = algorithm.server_state(start), start.model + 1
     uploads = iter([Upload(2, 1.0, {"model": sent})])
-    models = algorithm.aggregate(server, uploads)["models"]
+    models = algorithm.aggregate(toy_server(algorithm, server), uploads)["models"]
     expected = [start.model, start.model, sent, start.model]
     assert all(torch.equal(a, b) for a, b in zip(models, expected, strict=True))
 
@@ -128,7 +128,7 @@ def test_a_client_receives_its_own_mixture() -> None:
     algorithm = toy_algorithm(toy_config("fedamp"))
     server = {"models": [], "mixtures": random_models(4)}
     for client in range(4):
-        received = algorithm.download(server, client)
+        received = algorithm.download(toy_server(algorithm, server), client)
         assert torch.equal(received["mixture"], server["mixtures"][client])
 
 

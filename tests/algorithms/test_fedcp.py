@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from toy import toy_algorithm, toy_client, toy_config, toy_run, toy_simulator, toy_text
+from toy import toy_algorithm, toy_client, toy_config, toy_run, toy_server, toy_simulator, toy_text
 
 from pfl_bench.algorithms.fedcp import FedCP, PolicyNetwork
 from pfl_bench.base.errors import UserError
@@ -43,7 +43,7 @@ def make(
     algorithm = toy_algorithm(toy_config("fedcp", hyper, **changes))
     assert isinstance(algorithm, FedCP)
     client, start = toy_client(algorithm, index=index, round=round)
-    received = algorithm.download(algorithm.server_state(start), index)
+    received = algorithm.download(toy_server(algorithm, start), index)
     generator = torch.Generator().manual_seed(5)
     noise = torch.randn(len(start.parts["head"]), generator=generator)
     client.state["head"] = start.parts["head"] + 0.05 * noise
@@ -245,7 +245,7 @@ def test_the_server_averages_every_part_by_training_samples() -> None:
         Upload(i, share, {name: value * (i + 1) for name, value in received.items()})
         for i, share in enumerate(shares)
     ]
-    after = algorithm.aggregate(dict(received), iter(uploads))
+    after = algorithm.aggregate(toy_server(algorithm, received), iter(uploads))
     for name, value in received.items():
         torch.testing.assert_close(after[name], (0.2 * 1 + 0.3 * 2 + 0.5 * 3) * value)
 
@@ -499,7 +499,7 @@ def test_score_after_is_that_of_the_model_local_learning_leaves() -> None:
         algorithm = simulator.algorithm
         client, start = toy_client(algorithm, index=index)
         v = client_vector(client)
-        algorithm.local_update(client, algorithm.download(algorithm.server_state(start), index))
+        algorithm.local_update(client, algorithm.download(toy_server(algorithm, start), index))
         client.memo["v"] = v
         assert record.loss[index] == pytest.approx(naive_loss(client, "test"), rel=1e-4)
 

@@ -12,12 +12,13 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
-from toy import toy_algorithm, toy_client, toy_config, toy_simulator
+from toy import toy_algorithm, toy_client, toy_config, toy_server, toy_simulator
 
 from pfl_bench.algorithms.fedfomo import FedFomo, first_order_weights
 from pfl_bench.base.errors import UserError
 from pfl_bench.engine.algorithm import Start, Upload
 from pfl_bench.engine.client import Client, Message
+from pfl_bench.engine.server import Server
 
 
 def make(index: int = 0, round: int = 1, **hyper: Any) -> tuple[FedFomo, Client, Start]:
@@ -27,8 +28,7 @@ def make(index: int = 0, round: int = 1, **hyper: Any) -> tuple[FedFomo, Client,
 
 
 def message(models: Tensor) -> Message:
-    named = {f"model {n}": model for n, model in enumerate(models, start=1)}
-    return {"ids": torch.arange(1, len(models) + 1), **named}
+    return {"ids": torch.arange(1, len(models) + 1), "models": list(models)}
 
 
 def candidates(algorithm: FedFomo, client: Client, start: Start) -> Tensor:
@@ -187,12 +187,12 @@ def test_a_client_with_one_sample_makes_the_run_impossible_with_the_reason() -> 
 
 def server_with(
     algorithm: FedFomo, start: Start, affinity: list[list[float]], sent: list[bool]
-) -> dict[str, Any]:
-    state = algorithm.server_state(start)
-    return {**state, "affinity": torch.tensor(affinity), "has_sent": torch.tensor(sent)}
+) -> Server:
+    known = {"affinity": torch.tensor(affinity), "has_sent": torch.tensor(sent)}
+    return toy_server(algorithm, algorithm.server_state(start) | known)
 
 
-def chosen(algorithm: FedFomo, server: dict[str, Any], client: int) -> list[int]:
+def chosen(algorithm: FedFomo, server: Server, client: int) -> list[int]:
     return algorithm.download(server, client)["ids"].tolist()
 
 
@@ -223,32 +223,34 @@ def test_only_models_that_were_ever_uploaded_are_sent() -> None:
 def test_ties_are_drawn_anew_in_every_round() -> None:
     algorithm, _, start = make(M=1)
     server = server_with(algorithm, start, [[0.0] * 4] * 4, [True] * 4)
-    draws = {chosen(algorithm, {**server, "round": torch.tensor(t)}, 0)[0] for t in range(40)}
+    later = (toy_server(algorithm, server.state, round=t) for t in range(40))
+    draws = {chosen(algorithm, server, 0)[0] for server in later}
     assert draws == {1, 2, 3}
 
 
 def test_the_models_sent_are_those_named() -> None:
     algorithm, _, start = make(M=2)
     server = server_with(algorithm, start, [[0.0, 1, 0, 2]] * 4, [True] * 4)
-    server["models"] = [start.model + n for n in range(4)]
+    server.state["models"] = [start.model + n for n in range(4)]
     received = algorithm.download(server, 0)
-    assert {name for name in received if name != "ids"} == {"model 1", "model 3"}
-    assert all(torch.equal(received[f"model {n}"], start.model + n) for n in (1, 3))
+    assert received["ids"].tolist() == [1, 3]
+    for n, model in zip((1, 3), received["models"], strict=True):
+        assert torch.equal(model, start.model + n)
 
 
 def test_affinity_is_the_sum_of_the_weights_given() -> None:
     algorithm, _, start = make()
-    server = algorithm.server_state(start)
+    state = algorithm.server_state(start)
     for weights in ([0.25, 0.75], [1.0, 0.0]):
         sent = {
             "model": start.model,
             "ids": torch.tensor([1, 3]),
             "weights": torch.tensor(weights),
         }
-        server = algorithm.aggregate(server, iter([Upload(2, 1.0, sent)]))
+        state = algorithm.aggregate(toy_server(algorithm, state), iter([Upload(2, 1.0, sent)]))
     expected = torch.zeros(4, 4)
     expected[2, 1], expected[2, 3] = 1.25, 0.75
-    assert torch.equal(server["affinity"], expected)
+    assert torch.equal(state["affinity"], expected)
 
 
 # --- degenerate value, scoring, validation --------------------------------------------------------
@@ -273,7 +275,8 @@ def test_without_other_models_it_is_local_training_on_what_is_not_held_back() ->
 def test_with_m_0_nothing_is_downloaded() -> None:
     algorithm, _, start = make(M=0)
     server = server_with(algorithm, start, [[1.0] * 4] * 4, [True] * 4)
-    assert set(algorithm.download(server, 0)) == {"ids"}
+    received = algorithm.download(server, 0)
+    assert received["models"] == [] and len(received["ids"]) == 0
 
 
 def test_the_scored_model_is_the_clients_own_after_local_training() -> None:

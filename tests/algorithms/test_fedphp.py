@@ -11,7 +11,15 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from toy import colour_dataset, toy_algorithm, toy_client, toy_config, toy_run, toy_simulator
+from toy import (
+    colour_dataset,
+    toy_algorithm,
+    toy_client,
+    toy_config,
+    toy_run,
+    toy_server,
+    toy_simulator,
+)
 
 from pfl_bench.algorithms.fedphp import FedPHP
 from pfl_bench.base.errors import UserError
@@ -61,7 +69,7 @@ def test_the_personal_model_moves_by_the_schedule(round: int) -> None:
     algorithm, client, start = make(round=round)
     remember_something_else(client, start)
     before = {name: value.clone() for name, value in client.state.items()}
-    theta = algorithm.local_update(client, algorithm.download(algorithm.server_state(start), 0))
+    theta = algorithm.local_update(client, algorithm.download(toy_server(algorithm, start), 0))
     mu_t = 0.9 * (round - 1) / 10
     for p, w in (("personal_extractor", "extractor"), ("personal_head", "head")):
         expected = mu_t * before[p] + (1 - mu_t) * theta[w]
@@ -71,7 +79,7 @@ def test_the_personal_model_moves_by_the_schedule(round: int) -> None:
 def test_the_first_round_forgets_the_initial_personal_model_entirely() -> None:
     algorithm, client, start = make(round=1)
     remember_something_else(client, start)
-    theta = algorithm.local_update(client, algorithm.download(algorithm.server_state(start), 0))
+    theta = algorithm.local_update(client, algorithm.download(toy_server(algorithm, start), 0))
     assert torch.equal(client.state["personal_extractor"], theta["extractor"])
     assert torch.equal(client.state["personal_head"], theta["head"])
 
@@ -95,7 +103,7 @@ def test_local_training_equals_sgd_with_features_of_p_computed_afresh(lam: float
         distance = naive_mmd(features, p(batch.x).detach())
         ((1 - lam) * entropy + lam * distance).backward()
         sgd.step()
-    algorithm.local_update(client, algorithm.download(algorithm.server_state(start), 0))
+    algorithm.local_update(client, algorithm.download(toy_server(algorithm, start), 0))
     for name, naive in (("extractor", extractor), ("head", head)):
         for ours, theirs in zip(client.net.parameters([name]), naive.parameters(), strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
@@ -129,9 +137,9 @@ def test_local_training_leaves_the_batch_norm_statistics_of_the_personal_model_a
     simulator = toy_simulator(config, colour_dataset())
     with simulator.client(0, 2) as client:
         algorithm = simulator.algorithm
-        algorithm.load(client, algorithm.download(simulator.snapshot.server, 0))
+        algorithm.load(client, simulator.download(0))
         before = [buffer.clone() for buffer in client.net.statistics("personal_extractor")]
-        algorithm.train(client, algorithm.download(simulator.snapshot.server, 0))
+        algorithm.train(client, simulator.download(0))
         after = client.net.statistics("personal_extractor")
         theta = client.net.statistics("extractor")
     for old, new, own in zip(before, after, theta, strict=True):
@@ -157,7 +165,7 @@ def test_without_the_mmd_the_global_model_is_fedavgs_bit_for_bit() -> None:
 def test_without_memory_the_personal_model_is_the_trained_one_in_every_round() -> None:
     algorithm, client, start = make({"mu": 0}, round=7)
     remember_something_else(client, start)
-    theta = algorithm.local_update(client, algorithm.download(algorithm.server_state(start), 0))
+    theta = algorithm.local_update(client, algorithm.download(toy_server(algorithm, start), 0))
     assert torch.equal(client.state["personal_extractor"], theta["extractor"])
 
 
@@ -177,7 +185,7 @@ def test_with_lambda_1_labels_have_no_influence() -> None:
 
 def test_the_personal_model_is_never_sent() -> None:
     algorithm, client, start = make()
-    received = algorithm.download(algorithm.server_state(start), 0)
+    received = algorithm.download(toy_server(algorithm, start), 0)
     assert set(received) == set(algorithm.local_update(client, received)) == {"extractor", "head"}
 
 
@@ -208,7 +216,7 @@ def test_with_batch_norm_a_personal_model_without_memory_predicts_as_the_trained
     task = dataclasses.replace(algorithm.task, build_model=build_model)
     algorithm = FedPHP(algorithm.hyper, task)
     client, start = toy_client(algorithm)
-    algorithm.local_update(client, algorithm.download(algorithm.server_state(start), 0))
+    algorithm.local_update(client, algorithm.download(toy_server(algorithm, start), 0))
     client.net.train(False)
     x = next(client.shard.evaluation_batches("test")).x
     theta = client.net.module("head")(client.net.module("extractor")(x))

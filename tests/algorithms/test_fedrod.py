@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from toy import toy_algorithm, toy_client, toy_config, toy_simulator
+from toy import toy_algorithm, toy_client, toy_config, toy_server, toy_simulator
 
 from pfl_bench.base.errors import UserError
 from pfl_bench.engine.batches import Shard
@@ -53,7 +53,7 @@ def test_local_training_equals_two_optimisers_side_by_side() -> None:
         F.cross_entropy(corrected, batch.y).backward()
         shared_sgd.step()
         personal_sgd.step()
-    algorithm.local_update(client, algorithm.download(algorithm.server_state(start), 0))
+    algorithm.local_update(client, algorithm.download(toy_server(algorithm, start), 0))
     for name, naive in zip(
         ("extractor", "head", "personal_head"), (extractor, head, personal), strict=True
     ):
@@ -125,7 +125,7 @@ def test_the_personal_head_starts_as_the_global_one() -> None:
 def test_the_personal_head_is_kept_and_never_sent() -> None:
     algorithm = toy_algorithm(toy_config("fedrod"))
     client, start = toy_client(algorithm)
-    received = algorithm.download(algorithm.server_state(start), 0)
+    received = algorithm.download(toy_server(algorithm, start), 0)
     sent = algorithm.local_update(client, received)
     assert set(received) == set(sent) == {"extractor", "head"}
     assert torch.equal(client.state["personal_head"], client.net["personal_head"])

@@ -94,7 +94,7 @@ def test_the_two_heads_add_up_to_the_model(simulator: Simulator) -> None:
     algorithm = simulator.algorithm
     assert isinstance(algorithm, FedCP)
     with simulator.client(0, 1) as client, torch.no_grad():
-        algorithm.scored(client, algorithm.download(simulator.snapshot.server, 0))
+        algorithm.scored(client, simulator.download(0))
         x = client.shard.pool.inputs(client.shard.test)
         heads = gradcam.head_logits(algorithm, client, client.net.module("extractor")(x))
         torch.testing.assert_close(

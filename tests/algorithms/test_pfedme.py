@@ -21,7 +21,7 @@ from by_hand import (
     sgd,
 )
 from torch import Tensor
-from toy import toy_algorithm, toy_config, toy_simulator
+from toy import toy_algorithm, toy_config, toy_server, toy_simulator
 
 from pfl_bench.base.errors import UserError
 from pfl_bench.engine.algorithm import Upload
@@ -106,7 +106,7 @@ def test_the_server_moves_by_beta_towards_the_weighted_average(beta: float) -> N
         Upload(2, 0.75, {"extractor": torch.tensor([7.0, 4.0]), "head": torch.tensor([0.0])}),
     ]
     average = {"extractor": torch.tensor([6.0, 3.0]), "head": torch.tensor([2.0])}
-    moved = algorithm.aggregate(server, iter(uploads))
+    moved = algorithm.aggregate(toy_server(algorithm, server), iter(uploads))
     assert_vectors(moved, {p: (1 - beta) * server[p] + beta * average[p] for p in server})
 
 

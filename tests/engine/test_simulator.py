@@ -25,8 +25,9 @@ from pfl_bench.algorithms.local import Local
 from pfl_bench.base import seeds
 from pfl_bench.config.run_config import RunConfig
 from pfl_bench.data.registry import Dataset
-from pfl_bench.engine.algorithm import Algorithm, ServerState, Start, Upload
+from pfl_bench.engine.algorithm import Algorithm, Start, Upload
 from pfl_bench.engine.client import Client, Message
+from pfl_bench.engine.server import Server, ServerState
 from pfl_bench.engine.simulator import (
     GROUP,
     IN_FLIGHT,
@@ -483,8 +484,8 @@ def test_statistics_of_personal_parts_stay_on_the_clients_when_others_are_averag
 
 def test_clients_train_even_if_the_aggregation_does_not_look_at_them() -> None:
     class Deaf(Local):
-        def aggregate(self, server: ServerState, uploads: Iterator[Upload]) -> ServerState:
-            return server
+        def aggregate(self, server: Server, uploads: Iterator[Upload]) -> ServerState:
+            return server.state
 
     def losses(kind: type[Algorithm]) -> list[float]:
         config, dataset = toy_config("local"), toy_dataset()

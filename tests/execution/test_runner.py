@@ -283,9 +283,11 @@ def test_checkpoint_of_a_method_that_keeps_something_else_by_now_starts_the_run_
         before.setattr(
             FedAvg,
             "download",
-            lambda self, server, client: {k.removeprefix("old "): v for k, v in server.items()},
+            lambda self, server, client: {
+                k.removeprefix("old "): v for k, v in server.state.items()
+            },
         )
-        before.setattr(FedAvg, "aggregate", lambda self, server, uploads: server)
+        before.setattr(FedAvg, "aggregate", lambda self, server, uploads: server.state)
         cut(config, store, options, 4, Killed)
     log = Log()
     resumed = execute(config, store, options, log)

@@ -122,8 +122,8 @@ def test_changing_the_servers_state_in_place_is_noticed(tmp_path: Path) -> None:
         """
         def aggregate(self, server, uploads):
             for name, value in super().aggregate(server, uploads).items():
-                server[name].copy_(value)
-            return server
+                server.state[name].copy_(value)
+            return server.state
         """,
     )
     with pytest.raises(AssertionError, match="changed in place"):

@@ -89,7 +89,7 @@ def test_what_is_seen_is_the_gradient_of_the_received_model_on_the_batch() -> No
 
 def test_looking_at_a_client_does_not_train_it() -> None:
     simulator = after_rounds("fedcp")
-    sent = simulator.algorithm.download(simulator.snapshot.server, 0)
+    sent = simulator.download(0)
     with watched(simulator, 0) as client:
         assert torch.equal(client.net["extractor"], sent["extractor"])
         assert torch.equal(client.net["head"], simulator.snapshot.clients[0]["head"])
@@ -111,7 +111,7 @@ def test_the_server_guesses_the_head_that_is_never_sent(algo: str) -> None:
 
 def test_a_server_that_remembers_can_solve_for_the_personal_head_of_fedcp() -> None:
     simulator = after_rounds("fedcp")
-    sent = simulator.algorithm.download(simulator.snapshot.server, 0)
+    sent = simulator.download(0)
     with simulator.client(0, 2) as client:
         upload = simulator.algorithm.local_update(client, sent)
         solved = 2 * upload["global_head"] - sent["global_head"]
