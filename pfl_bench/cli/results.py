@@ -117,8 +117,10 @@ def export(
 
     import pandas as pd
 
+    from pfl_bench.reporting.tables import markup
+
     frame = pd.DataFrame(_round_rows(runs) if rounds else map(_run_row, runs))
-    csv = frame.to_csv(index=False, lineterminator="\n")
+    csv = markup.csv(frame)
     if out is None:
         click.echo(csv, nl=False)
         return

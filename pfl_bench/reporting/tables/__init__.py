@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from pfl_bench.base.face import face
 
 if TYPE_CHECKING:
+    from pfl_bench.reporting.tables import markup
     from pfl_bench.reporting.tables.content import Entry, Sheet, make_sheet, remarks, signed
     from pfl_bench.reporting.tables.plan import (
         CellPlan,

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pfl_bench.base import UserError, standard_output, write_atomically
+from pfl_bench.reporting.tables import markup
 from pfl_bench.reporting.tables.content import Entry, Sheet, make_sheet, signed
-from pfl_bench.reporting.tables.spec import GREEK
+from pfl_bench.reporting.tables.markup import latex as _tex
+from pfl_bench.reporting.tables.markup import markdown as _md
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -202,14 +204,15 @@ def to_markdown(plan: TablePlan) -> str:
 
 
 def _md_fact(name: str, text: str) -> str:
-    return f"- {name}: `{text}`" if name == "Command" else f"- {name}: {_md(text)}"
+    return f"- {name}: {markup.markdown_code(text) if name == 'Command' else _md(text)}"
 
 
 def _md_cell(entry: Entry) -> str:
-    figure = entry.figure if entry.mean is not None else f"*{entry.figure}*"
+    figure = _md(entry.figure)
+    figure = figure if entry.mean is not None else f"*{figure}*"
     figure = f"**{figure}**" if entry.is_best else figure
     mark = f"<sup>{entry.mark}</sup>" if entry.mark else ""
-    return figure + mark + (f"<br>{entry.beside}" if entry.beside else "")
+    return figure + mark + (f"<br>{_md(entry.beside)}" if entry.beside else "")
 
 
 def _pipes(rows: Sequence[Sequence[str]]) -> str:
@@ -219,22 +222,7 @@ def _pipes(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(row) + " |" for row in (head, rule, *body))
 
 
-def _md(text: str) -> str:
-    """Text in which nothing is taken for markup."""
-    for character in "|*<":
-        text = text.replace(character, f"\\{character}")
-    return text
-
-
 # --- LaTeX --------------------------------------------------------------------------------------
-
-_LATEX = {
-    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
-    "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
-    "±": r"$\pm$", "−": "$-$", "–": "--", "|": r"$\mid$", "<": "$<$", ">": "$>$", "…": r"\dots{}",
-    "×": r"$\times$", "`": "",
-    **{letter: rf"$\{word}$" for letter, word in GREEK.items()},
-}  # fmt: skip
 
 
 def to_latex(plan: TablePlan) -> str:
@@ -247,7 +235,7 @@ def to_latex(plan: TablePlan) -> str:
         r"\begin{table*}",
         r"  \centering",
         rf"  \caption{{{_tex(spec.caption)} {_tex_facts(sheet)}}}",
-        rf"  \label{{tab:{spec.stem}}}",
+        rf"  \label{{tab:{markup.latex_label(spec.stem)}}}",
         r"  \resizebox{\linewidth}{!}{%",
         rf"  \begin{{tabular}}{{l{'r' * len(spec.columns)}}}",
         r"    \toprule",
@@ -326,11 +314,6 @@ def _tex_row(first: str, cells: Iterator[str] | map[str]) -> str:
     return f"    {' & '.join([first, *cells])} \\\\"
 
 
-def _tex(text: str) -> str:
-    parts = ("".join(_LATEX.get(letter, letter) for letter in part) for part in text.split("--"))
-    return "-{}-".join(parts)  # else LaTeX would make a dash of an option's two
-
-
 # --- CSV ----------------------------------------------------------------------------------------
 
 
@@ -340,7 +323,7 @@ def to_csv(plan: TablePlan) -> str:
 
     sheet = make_sheet(plan)
     lines = [_csv_line(sheet, place, entry) for place, entry in sheet.entries.items()]
-    return pd.DataFrame(lines).to_csv(index=False, lineterminator="\n")
+    return markup.csv(pd.DataFrame(lines))
 
 
 def _csv_line(sheet: Sheet, place: tuple[str, str], entry: Entry) -> dict[str, Any]:
