@@ -17,7 +17,15 @@ if TYPE_CHECKING:
         shown,
         unknown,
     )
-    from pfl_bench.base.files import open_regular, read_regular, replacing, write_atomically
+    from pfl_bench.base.files import (
+        IrregularFile,
+        append_to,
+        irregularity,
+        open_regular,
+        read_regular,
+        replacing,
+        write_atomically,
+    )
     from pfl_bench.base.paths import cache_dir, data_dir, results_dir, user_path
     from pfl_bench.base.plot_style import COLUMN, FORMATS, PAGE, picture_format
     from pfl_bench.base.seeds import numpy_generator

@@ -8,20 +8,24 @@ Which checkpoints are kept, and which one a run resumes from, is decided in `wri
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
 import zlib
+from io import BufferedReader
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pfl_bench.base import replacing
+from pfl_bench.base import IrregularFile, open_regular, replacing
 from pfl_bench.store.records import DamagedError, seal, unseal
 
 if TYPE_CHECKING:
     import torch
 
 _FIELD = "pfl_bench"
+_LARGEST_HEADER = 100_000_000
+"""In bytes, as the format's own library has it."""
 
 
 class DamagedCheckpoint(DamagedError):
@@ -47,13 +51,15 @@ def read(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     bit for bit what was written."""
     from safetensors.torch import load
 
-    # Read rather than mapped: a mapped file that is cut short kills the process.
-    data = path.read_bytes()
     try:
-        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-        envelope = unseal(header["__metadata__"][_FIELD])
-        tensors = load(data)
-    except MemoryError:
+        with open_regular(path, largest()) as file:
+            envelope = unseal(_header(file)["__metadata__"][_FIELD])
+            # Read rather than mapped: a mapped file that is cut short kills the process.
+            file.seek(0)
+            tensors = load(file.read())
+    except IrregularFile as error:
+        raise DamagedCheckpoint(str(error.strerror)) from error
+    except (MemoryError, OSError):
         raise
     except Exception as error:  # the parsers raise what they like on arbitrary bytes
         raise DamagedCheckpoint(f"unreadable: {error}") from error
@@ -62,6 +68,27 @@ def read(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     if not isinstance(envelope.get("meta"), dict):
         raise DamagedCheckpoint("it does not say what it is")
     return tensors, envelope["meta"]
+
+
+@functools.cache
+def largest() -> int:
+    """The bytes that a checkpoint may have: no more than the machine has memory."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return 2**36
+
+
+def _header(file: BufferedReader) -> dict[str, Any]:
+    """The head of a file that is as long as it says, so that no more is read of any other."""
+    length = int.from_bytes(file.read(8), "little")
+    if length > _LARGEST_HEADER:
+        raise DamagedCheckpoint("its header is too long")
+    header = json.loads(file.read(length))
+    ends = [0, *(about["data_offsets"][1] for name, about in header.items() if name[:2] != "__")]
+    if 8 + length + max(ends) != os.fstat(file.fileno()).st_size:
+        raise DamagedCheckpoint("it is not as long as it says")
+    return header
 
 
 def _as_os_error(error: Exception) -> OSError:

@@ -19,6 +19,8 @@ computed in `fresh/` and takes its place only when complete, in steps that any l
 writer can finish.
 
 The lock is the operating system's, so it dies with its process, and a copied folder is not locked.
+A folder may come from anybody: nothing in it is followed out of it, and what is no regular file, or
+is larger than such a file can be, counts as damage.
 How records and checkpoints look inside is the business of `records` and `checkpoint`.
 """
 
@@ -38,7 +40,7 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
 
-from pfl_bench.base import UserError, write_atomically
+from pfl_bench.base import IrregularFile, UserError, irregularity, read_regular, write_atomically
 from pfl_bench.store import checkpoint
 from pfl_bench.store.records import DamagedError, unseal
 
@@ -52,9 +54,16 @@ STATE = "state.safetensors"
 RESULT = (RECORDS, STATE, SUMMARY)
 """The files of a finished run that another store can adopt."""
 FRESH = "fresh"
+REPLAY = "replay"
 CHECKPOINT = re.compile(r"checkpoint-(\d+)\.safetensors")
 _LOCK = "run.lock"
 _OWNER = "owner.lock"
+
+LARGEST_DOCUMENT = 64 * 2**20
+"""In bytes; the largest are attacks, with the images that they recovered."""
+LARGEST_RECORDS = 2**30
+"""In bytes: thousands of rounds of thousands of clients."""
+_LARGEST_NOTE = 4096
 
 
 class RunBusy(UserError):
@@ -105,10 +114,24 @@ def check_records(data: bytes | None, summary: dict[str, Any]) -> None:
 
 def bytes_of(path: Path) -> bytes | None:
     """The file's content; None where there is no such file."""
+    limits = {".json": LARGEST_DOCUMENT, ".jsonl": LARGEST_RECORDS}
     try:
-        return path.read_bytes()
+        return read_regular(path, limits.get(path.suffix) or checkpoint.largest())
     except FileNotFoundError:
         return None
+    except IrregularFile as error:
+        raise DamagedError(f"{path.name} is refused ({error.strerror})") from error
+
+
+def cut_links(folder: Path) -> list[str]:
+    """Remove what would lead a writer out of `folder`, and say what that was. A link goes, not what
+    it points to."""
+    notes = []
+    for name in (FRESH, REPLAY):
+        if what := irregularity(folder / name, folder=True):
+            notes.append(f"{name} is removed ({what})")
+            (folder / name).unlink()
+    return notes
 
 
 def checkpoints_in(folder: Path) -> list[Path]:
@@ -169,6 +192,10 @@ def locked(folder: Path) -> Iterator[None]:
     lock = FileLock(str(folder / _LOCK), timeout=0, thread_local=False)
     owner = folder / _OWNER
     try:
+        if what := irregularity(folder, folder=True):
+            raise UserError(f"nothing is written to {folder}: {what}")
+        if irregularity(folder / _LOCK):
+            (folder / _LOCK).unlink()
         lock.acquire()
     except Timeout as error:
         raise RunBusy(f"the run {folder.name} is being computed by {_holder(owner)}") from error
@@ -187,7 +214,7 @@ def locked(folder: Path) -> Iterator[None]:
 def _holder(owner: Path) -> str:
     """Who holds the lock, as far as its note can be read."""
     try:
-        note = json.loads(owner.read_bytes())
+        note = json.loads(read_regular(owner, _LARGEST_NOTE))
         return f"process {note['pid']} on {note['host']}"
     except (OSError, ValueError, KeyError, TypeError):
         return "another process"

@@ -80,7 +80,8 @@ class Store:
             raise UserError(f"cannot read the results in {self.root}: {error.strerror}") from error
         for path in paths:
             match = _RUN_FOLDER.fullmatch(path.name)
-            if match and key in (None, match["key"]) and path.is_dir():
+            # A link is no run, and is said to be none where it is read.
+            if match and key in (None, match["key"]) and (path.is_symlink() or path.is_dir()):
                 yield path
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from pfl_bench.base import UserError, write_atomically
+from pfl_bench.base import UserError, irregularity, write_atomically
 from pfl_bench.store.folder import (
     CONFIG,
     FRESH,
@@ -40,8 +40,9 @@ FINAL = ("finished", "diverged", "skipped")
 
 @dataclass(frozen=True)
 class StoredRun:
-    """A run as found on disk. `status` is one of FINAL, "interrupted" or "damaged"; `damage` says
-    what is wrong with a damaged one."""
+    """A run as found on disk. `status` is one of FINAL, "interrupted", "damaged" or "begun";
+    `damage` says what is wrong with a damaged one. A run that was killed before it was described is
+    begun: of its configuration no more is known than the name of its folder."""
 
     path: Path
     config: dict[str, Any]
@@ -71,6 +72,8 @@ class StoredRun:
         try:
             found = (bytes_of(place / RECORDS) for place in places)
             data = next((content for content in found if content is not None), b"")
+        except DamagedError:
+            return []
         except OSError as error:
             if self.status == "damaged":
                 return []
@@ -156,6 +159,8 @@ def remarks(
 
 def read_run(folder: Path) -> StoredRun:
     """What lies in `folder`, verified; damage is reported in the answer, never raised."""
+    if what := irregularity(folder, folder=True):
+        return StoredRun(folder, {}, None, "damaged", what)
     try:
         run = read_once(folder)
         # A repetition may have taken its place between the reading of one file and of the next.
@@ -167,6 +172,8 @@ def read_run(folder: Path) -> StoredRun:
 def read_once(folder: Path) -> StoredRun:
     try:
         config = document_at(folder / CONFIG, folder)
+        if config is None and not any((folder / name).exists() for name in (RECORDS, SUMMARY)):
+            return StoredRun(folder, {}, None, "begun")
         if config is None:
             raise DamagedError(f"{CONFIG} is missing")
         settings = settings_in(config)
@@ -176,7 +183,8 @@ def read_once(folder: Path) -> StoredRun:
     damage = None
     fresh = folder / FRESH
     # A finished repetition counts from the moment its summary exists, wherever its records are.
-    for home, records in ((fresh, fresh), (fresh, folder), (folder, folder)):
+    repeated = () if irregularity(fresh, folder=True) else ((fresh, fresh), (fresh, folder))
+    for home, records in (*repeated, (folder, folder)):
         try:
             summary = document_at(home / SUMMARY, folder)
             if summary is None:
@@ -193,5 +201,8 @@ def read_once(folder: Path) -> StoredRun:
             return StoredRun(folder, described, summary, summary["status"], home=home)
     if damage is not None:
         return StoredRun(folder, settings, None, "damaged", damage)
-    bytes_of(folder / RECORDS)  # who continues the run, or counts its rounds, must read them
+    try:
+        bytes_of(folder / RECORDS)  # who continues the run, or counts its rounds, must read them
+    except DamagedError as error:
+        return StoredRun(folder, settings, None, "damaged", str(error))
     return StoredRun(folder, settings, None, "interrupted")

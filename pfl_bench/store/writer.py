@@ -15,7 +15,7 @@ from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pfl_bench.base import UserError, shown, write_atomically
+from pfl_bench.base import UserError, append_to, shown, write_atomically
 from pfl_bench.store import checkpoint
 from pfl_bench.store.folder import (
     CHECKPOINT,
@@ -29,6 +29,7 @@ from pfl_bench.store.folder import (
     bytes_of,
     check_records,
     checkpoints_in,
+    cut_links,
     document_at,
     explained,
     meta_of,
@@ -274,6 +275,7 @@ class RunWriter:
 
     def _mend(self) -> None:
         """Bring the folder to a state that has no trace of an interrupted or damaged write."""
+        self.notes += cut_links(self.folder)
         for leftover in (*self.folder.glob(".*.tmp"), *self.folder.glob(f"{FRESH}/.*.tmp")):
             leftover.unlink()
         try:
@@ -301,7 +303,7 @@ class RunWriter:
 
     def _resume(self) -> None:
         """Find the newest checkpoint that is sound and fits the records; drop all that is newer."""
-        data = bytes_of(self._home / RECORDS) or b""
+        data = self._recorded()
         records, problem = read_lines(data)
         if problem:
             self.notes.append(f"{RECORDS}: {problem}; it and what follows is dropped")
@@ -318,9 +320,19 @@ class RunWriter:
                 break
         if found and self.checkpoint is None:
             self.notes.append("no checkpoint is usable; the run starts over")
-        if len(kept) < len(data):
-            os.truncate(self._home / RECORDS, len(kept))
+        journal = self._home / RECORDS
+        # A file of more names than this one is not ours to change: it becomes a copy.
+        if len(kept) < len(data) or (data and journal.stat().st_nlink > 1):
+            write_atomically(journal, kept)
         self._digest.update(kept)
+
+    def _recorded(self) -> bytes:
+        try:
+            return bytes_of(self._home / RECORDS) or b""
+        except DamagedError as error:
+            self.notes.append(f"{error}; it is removed")
+            (self._home / RECORDS).unlink()
+            return b""
 
     def _open_journal(self) -> FileIO:
         if self._closed:
@@ -329,8 +341,7 @@ class RunWriter:
             raise FileNotFoundError(errno.ENOENT, "it was removed while the run was computed")
         if self._journal is None:
             self._home.mkdir(exist_ok=True)
-            # Unbuffered, so that a full disk is an error of the write and not of a later close.
-            self._journal = FileIO(self._home / RECORDS, "a")
+            self._journal = append_to(self._home / RECORDS)
         return self._journal
 
 

@@ -173,7 +173,7 @@ class DieWriting:
     share: float
 
     def __call__(self) -> None:
-        from pfl_bench.store import writer
+        from pfl_bench.base import files
 
         pieces = 0
 
@@ -199,7 +199,7 @@ class DieWriting:
 
         import safetensors.torch
 
-        writer.FileIO = Torn  # type: ignore[misc]
+        files.FileIO = Torn  # type: ignore[misc]
         Path.write_bytes = write_bytes  # type: ignore[assignment,method-assign]
         safetensors.torch.save_file = save_file  # type: ignore[assignment]
 

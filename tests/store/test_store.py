@@ -419,6 +419,18 @@ def test_all_reports_damaged_folders_and_passes_over_what_is_no_run(store: Store
     }
 
 
+def test_a_run_killed_before_it_was_described_is_begun_and_not_damaged(store: Store) -> None:
+    folder = store.folder(CONFIG)
+    folder.mkdir(parents=True)
+    (folder / "run.lock").touch()
+    (run,) = store.all()
+    assert (run.status, run.damage, run.records(), run.is_final) == ("begun", None, [], False)
+    assert store.find(CONFIG) is None
+    run_until(store, ROUNDS)
+    (folder / "config.json").unlink()
+    assert read_run(folder).status == "damaged"
+
+
 def test_files_put_into_the_folder_of_another_run_are_not_believed(store: Store) -> None:
     folder = run_until(store, ROUNDS)
     shutil.copytree(folder, store.root / f"stolen-{Config(seed=1).key}")

@@ -48,7 +48,7 @@ def gather(stored: Iterable[StoredRun]) -> Gathered:
     runs: list[dict[str, Any]] = []
     configs: list[RunConfig] = []
     unreadable = []
-    found = list(stored)
+    found = [run for run in stored if run.status != "begun"]
     said = remarks(run for run in found if run.status != "damaged")
     for run in found:
         if run.status == "damaged":
