@@ -49,7 +49,8 @@ def open_regular(path: Path, most: int | None = None) -> BufferedReader:
 def read_regular(path: Path, most: int) -> bytes:
     """The content of a plain file of at most so many bytes; see `open_regular`."""
     with open_regular(path, most) as file:
-        content = file.read(most + 1)
+        # No more is asked for than there is: as much memory would be taken.
+        content = file.read(min(most, os.fstat(file.fileno()).st_size) + 1)
     if len(content) > most:  # it grew meanwhile
         raise IrregularFile(path, f"it has more than {most:,} bytes", errno.EFBIG)
     return content
