@@ -67,7 +67,7 @@ def irregularity(path: Path, folder: bool = False) -> str | None:
     all is well or nothing is there."""
     try:
         mode = path.lstat().st_mode
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     return None if (stat.S_ISDIR if folder else stat.S_ISREG)(mode) else _kind(mode)
 
