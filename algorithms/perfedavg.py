@@ -44,6 +44,8 @@ class PerFedAvg(Algorithm):
     Hyper = Hyper
 
     def impossible(self) -> str | None:
+        if self.task.config.momentum or self.task.config.weight_decay:
+            return "Per-FedAvg's steps are plain SGD: it has no momentum and no weight decay"
         needed = 2 * self.task.config.batch_size
         smallest = min(self.task.train_sizes)
         if smallest >= needed:

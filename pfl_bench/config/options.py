@@ -87,6 +87,17 @@ class Settings:
         source="the authors' code",
         choices=("local", "average"),
     )
+    momentum: float = knob(
+        0.0, "momentum of local SGD, anew in every round", source=PAPER, low=0, high=1
+    )
+    weight_decay: float = knob(0.0, "weight decay of local SGD", source=PAPER, low=0)
+    lr_decay: float = knob(
+        1.0,
+        "factor on the local learning rate from one round to the next",
+        source=PAPER,
+        low=1e-6,
+        high=1,
+    )
     seed: int = knob(0, "seed of initialisation, batches and client sampling", source=OURS, low=0)
     record: str = knob("", "series to record, separated by commas", source=OURS)
 

@@ -61,6 +61,9 @@ class RunConfig:
     bn_stats: str = "local"  # or "average"
     seed: int
     record: tuple[str, ...] = ()
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    lr_decay: float = 1.0  # the learning rate of each round over that of the round before
     plugin: str | None = None  # fingerprint of the code, where the algorithm is not built in
 
     def to_dict(self) -> dict[str, Any]:

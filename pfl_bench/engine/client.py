@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import UserDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -91,7 +92,9 @@ class Client:
 
     @property
     def lr(self) -> float:
-        return self.task.config.lr
+        """The local learning rate of this round."""
+        config = self.task.config
+        return config.lr * config.lr_decay ** (self.round - 1)
 
     def generator(self, purpose: str) -> torch.Generator:
         """The client's own random numbers of this round for one purpose."""
@@ -123,7 +126,8 @@ class Client:
         strength: float = 0.0,
         correction: Mapping[str, Tensor] | None = None,
     ) -> None:
-        """The training loop: plain SGD on `loss`, over the local epochs unless told otherwise.
+        """The training loop: SGD on `loss`, over the local epochs unless told otherwise; with the
+        configured momentum and weight decay, if any.
 
         `toward` and `strength` add the proximal term (strength/2)‖θ − w‖² for the parts that
         `toward` names. `correction`, by part too, is added to the gradient of every step. `parts`
@@ -131,9 +135,19 @@ class Client:
         """
         self.net.train()
         lr = self.lr if lr is None else lr
+        push = HeavyBall(self.net, parts, self.task.config.momentum)
         for batch in self.batches() if batches is None else batches:
-            take = partial(loss, batch)
-            self.report(self.net.step(take, lr, parts, toward, strength, correction))
+            with push.step():
+                value = self.net.step(
+                    partial(loss, batch),
+                    lr,
+                    parts,
+                    toward,
+                    strength,
+                    correction,
+                    self.task.config.weight_decay,
+                )
+            self.report(value)
 
     def fine_tune(
         self,
@@ -203,6 +217,31 @@ class Client:
             loss += float(F.cross_entropy(logits, batch.y, reduction="sum"))
             total += len(batch.y)
         return Score(correct, total, loss / total)
+
+
+class HeavyBall:
+    """Momentum m, as θ ← θ − η g + m (θ − θ of the step before).
+
+    The same as a velocity while η is constant, and the gradients of large layers need not be
+    written down for it.
+    """
+
+    def __init__(self, net: Network, parts: Sequence[str] | None, momentum: float):
+        self._net, self._momentum = net, momentum
+        self._parts = net.trainable_parts if parts is None else parts
+        self._last: dict[str, Tensor] = {}
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """Around a step of plain SGD."""
+        if not self._momentum:
+            yield
+            return
+        before = {part: self._net[part].clone() for part in self._parts}
+        yield
+        for part, last in self._last.items():
+            self._net[part].add_(before[part] - last, alpha=self._momentum)
+        self._last = before
 
 
 @dataclass(frozen=True)

@@ -128,9 +128,10 @@ class Network:
         toward: Mapping[str, Tensor] | None = None,
         strength: float = 0.0,
         correction: Mapping[str, Tensor] | None = None,
+        weight_decay: float = 0.0,
     ) -> Tensor:
         """One SGD step on `loss`, whose value it returns; `toward` as in `pull`, and `correction`
-        is added to the gradient of the parts that it names.
+        is added to the gradient of the parts that it names, as is weight_decay·θ to that of all.
 
         The same as `gradients`, `pull` and `descend`, but for the rounding: the gradients of large
         layers are added to their weights without being written down. What the loss does not depend
@@ -143,8 +144,11 @@ class Network:
         outputs = [call.y for call in calls]
         # A loss can also name a large weight itself, hence weights and outputs; or neither.
         gradients = torch.autograd.grad(value, [*parameters, *outputs], allow_unused=True)
+        decay = {name: self[name].clone() for name in names} if weight_decay else {}
         if toward is not None:
             self.pull(toward, lr * strength)
+        for part, theta in decay.items():
+            self[part].add_(theta, alpha=-lr * weight_decay)
         for part, vector in (correction or {}).items():
             self[part].add_(vector, alpha=-lr)
         reached = [(p, g) for p, g in zip(parameters, gradients, strict=False) if g is not None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 from collections.abc import Iterator, Sequence
@@ -234,6 +235,63 @@ def test_a_correction_is_added_to_the_gradient_of_every_step() -> None:
 def _in_memory_order(parameter: Tensor) -> Tensor:
     """Kernels lie channels-last in the vector."""
     return (parameter.permute(0, 2, 3, 1) if parameter.dim() == 4 else parameter).reshape(-1)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"momentum": 0.9}, {"weight_decay": 0.1}, {"momentum": 0.5, "weight_decay": 0.2}],
+)
+@pytest.mark.parametrize("parts", [None, ("head",)])
+def test_momentum_and_weight_decay_are_those_of_torch(
+    options: dict[str, float], parts: tuple[str, ...] | None
+) -> None:
+    algorithm = toy_algorithm(toy_config(local_epochs=3, **options))
+    client, _ = toy_client(algorithm)
+    plain = copy.deepcopy([client.net.module(part) for part in ("extractor", "head")])
+    model = nn.Sequential(*plain)
+    trained = model if parts is None else model[1]
+    optimiser = torch.optim.SGD(trained.parameters(), lr=client.lr, **options)
+    for batch in client.batches():
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(model(batch.x), batch.y).backward()
+        optimiser.step()
+    client.train(lambda batch: algorithm.loss(client, batch), parts=parts)
+    for part, module in zip(("extractor", "head"), plain, strict=True):
+        pairs = zip(client.net.module(part).parameters(), module.parameters(), strict=True)
+        for ours, theirs in pairs:
+            torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=3e-5)
+
+
+def test_weight_decay_beside_a_tie_and_a_correction_is_the_sum_of_their_gradients() -> None:
+    """A step from θ on ½‖θ‖² with all three: θ − η(θ + s(θ − w) + c + dθ)."""
+    algorithm = toy_algorithm(toy_config(weight_decay=0.3))
+    client, start = toy_client(algorithm)
+    theta, w, c = start.parts["head"], start.parts["head"] + 1, torch.full((), 2.0)
+    client.train(
+        lambda batch: 0.5 * sum((p**2).sum() for p in client.net.parameters(("head",))),
+        batches=[next(client.batches())],
+        parts=("head",),
+        lr=0.1,
+        toward={"head": w},
+        strength=0.5,
+        correction={"head": c.expand_as(w)},
+    )
+    expected = theta - 0.1 * (theta + 0.5 * (theta - w) + c + 0.3 * theta)
+    torch.testing.assert_close(client.net["head"], expected)
+
+
+def test_the_learning_rate_decays_from_round_to_round() -> None:
+    algorithm = toy_algorithm(toy_config(lr=0.5, lr_decay=0.9))
+    rates = [toy_client(algorithm, round=t)[0].lr for t in (1, 2, 4)]
+    assert rates == pytest.approx([0.5, 0.45, 0.5 * 0.9**3])
+
+
+@pytest.mark.parametrize("option", [{"momentum": 0.9}, {"weight_decay": 0.1}])
+def test_a_method_whose_steps_are_its_own_refuses_options_that_it_would_ignore(
+    option: dict[str, float],
+) -> None:
+    reason = toy_algorithm(toy_config("perfedavg", batch_size=2, **option)).impossible()
+    assert reason == "Per-FedAvg's steps are plain SGD: it has no momentum and no weight decay"
 
 
 def test_fine_tuning_is_sgd_on_the_named_parts_and_counts_as_no_training() -> None:

@@ -278,6 +278,8 @@ OTHER: dict[str, Any] = {
     "eval_every": 2, "patience": 3, "bn_stats": "average", "seed": 1, "record": ("convergence",),
     "plugin": "other", "plans_rounds": True,
 }  # fmt: skip
+LATER = {"momentum": 0.9, "weight_decay": 0.01, "lr_decay": 0.99}
+"""Options that came after the key was made."""
 NAMELESS = {*ENDS, "standing"}
 """What a run is not named by: where it ends, and which hyper-parameters were left as they are."""
 
@@ -287,7 +289,7 @@ NAMELESS = {*ENDS, "standing"}
 )
 def test_key_changes_with_every_field_of_the_course(field: str) -> None:
     config = toy_config()
-    changed = dataclasses.replace(config, **{field: OTHER[field]})
+    changed = dataclasses.replace(config, **{field: (OTHER | LATER)[field]})
     assert changed.key != config.key
 
 
