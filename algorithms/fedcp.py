@@ -22,7 +22,7 @@ from pfl_bench.algorithms.metrics import fedcp as own
 from pfl_bench.base import UserError, seeds
 from pfl_bench.config import knob
 from pfl_bench.engine import Algorithm, Batch, Client, Message, Task
-from pfl_bench.models import Model, WideLinear, mmd
+from pfl_bench.models import Model, Network, WideLinear, mmd
 
 PAPER = "FedCP"
 NORMS: dict[str, Callable[[int], nn.Module]] = {
@@ -181,6 +181,13 @@ class FedCP(Algorithm):
         if self.hyper.gh:
             sent["global_head"] = (client.net["global_head"] + client.net["head"]) / 2
         return sent
+
+    def inferred(self, net: Network, received: Message, sent: Message) -> Message:
+        """The personal head, and with it v: the mean that is sent has the global head in it, which
+        the server sent itself."""
+        if not self.hyper.gh:
+            return {}
+        return {"head": 2 * sent["global_head"] - received["global_head"]}
 
     def scored(self, client: Client, received: Message) -> None:
         super().scored(client, received)

@@ -92,10 +92,21 @@ class FedFomo(PersonalModelSent):
         validation, rest = self._hold_back(client)
         models = received["models"]
         weights = self._weigh(client, models, validation)
+        self._combine(client, received, weights)
+        client.train(lambda batch: self.loss(client, batch), batches=client.batches(of=rest))
+
+    def _combine(self, client: Client, received: Message, weights: Tensor) -> None:
+        models = [received[f"model {n}"] for n in received["ids"].tolist()]
         own = client.net.trainable
         own.add_(sum(w * (model - own) for w, model in zip(weights.tolist(), models, strict=True)))
         client.memo["weights"], client.memo["ids"] = weights, received["ids"]
-        client.train(lambda batch: self.loss(client, batch), batches=client.batches(of=rest))
+
+    def replay(self, client: Client, received: Message, sent: Message) -> Message:
+        """With the weights that the client sent: they are not the server's to work out."""
+        self.load(client, received)
+        self._combine(client, received, sent["weights"])
+        client.train(lambda batch: self.loss(client, batch))
+        return self.upload(client)
 
     def _hold_back(self, client: Client) -> tuple[Tensor, Tensor]:
         """Positions of the validation samples and of the others; the same in every round."""

@@ -141,6 +141,18 @@ class Algorithm:
         """The server's next state. Uploads arrive one by one, in the order of the clients."""
         return {**server.state, **weighted_mean(uploads)}
 
+    # --- what a curious server makes of it ----------------------------------------------------
+
+    def inferred(self, net: Network, received: Message, sent: Message) -> Message:
+        """What a client keeps after a round, where that follows from the round's messages. `net` is
+        there for its layout alone."""
+        return {}
+
+    def replay(self, client: Client, received: Message, sent: Message) -> Message:
+        """The local update as a server repeats it on samples of its own, having seen what the real
+        client sent. Overridden where the message tells which way the client went."""
+        return self.local_update(client, received)
+
     # --- scoring ------------------------------------------------------------------------------
 
     @property
@@ -195,6 +207,10 @@ class PersonalModelSent(Algorithm):
 
     def upload(self, client: Client) -> Message:
         return {"model": client.net.trainable.clone()}
+
+    def inferred(self, net: Network, received: Message, sent: Message) -> Message:
+        """The model that is sent is the one that is kept."""
+        return net.split(sent["model"])
 
 
 @torch.no_grad()

@@ -311,13 +311,13 @@ class Simulator:
     @contextlib.contextmanager
     def client(self, index: int, round: int) -> Iterator[Client]:
         """A client on a free workspace, with what it kept."""
-        self._check_cancelled()
+        self.check_cancelled()
         net = self._workspaces.get()
         try:
             self._load_stats(net, index)
             state = ClientState(self._fresh_state, self.snapshot.clients.get(index, {}))
             shard = self.shards[index]
-            yield Client(index, round, self.task, shard, state, net, self._check_cancelled)
+            yield Client(index, round, self.task, shard, state, net, self.check_cancelled)
         finally:
             self._workspaces.put(net)
 
@@ -328,7 +328,7 @@ class Simulator:
         if self.snapshot.server_stats is not None:
             net.stats[self._averaged_stats] = self.snapshot.server_stats
 
-    def _check_cancelled(self) -> None:
+    def check_cancelled(self) -> None:
         if self.cancelled.is_set():
             raise Interrupted
 

@@ -19,5 +19,6 @@ if TYPE_CHECKING:
     from pfl_bench.models.layers import WideLinear
     from pfl_bench.models.losses import balanced_softmax, mmd
     from pfl_bench.models.network import Network
+    from pfl_bench.models.unrolled import UnrolledNetwork
 
 __getattr__, __dir__, __all__ = face(__name__, __file__)

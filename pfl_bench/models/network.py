@@ -187,7 +187,7 @@ def _flatten(groups: Mapping[str, list[nn.Parameter]]) -> tuple[Tensor, dict[str
     for name, group in groups.items():
         start = offset
         for parameter in group:
-            view = _shaped(vector[offset : offset + parameter.numel()], parameter.shape)
+            view = shaped(vector[offset : offset + parameter.numel()], parameter.shape)
             view.copy_(parameter.data)
             parameter.data = view
             offset += parameter.numel()
@@ -225,7 +225,7 @@ def _large_layers(
     return [layer for layer in large if id(layer.weight) in chosen]
 
 
-def _shaped(flat: Tensor, shape: torch.Size) -> Tensor:
+def shaped(flat: Tensor, shape: torch.Size) -> Tensor:
     """A view of `flat`; convolution kernels lie channels-last, which is what the CPU is fast at."""
     if len(shape) != 4:
         return flat.view(shape)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -18,12 +18,13 @@ from torch import Tensor
 
 from pfl_bench.base import UserError, seeds
 from pfl_bench.config import RunConfig, as_dict
-from pfl_bench.engine import Batch, Client, Interrupted, Simulator, in_order
+from pfl_bench.engine import Simulator, in_order
 from pfl_bench.execution import Options, Watcher, prepare, trained
-from pfl_bench.models import Network, model_spec
-from pfl_bench.privacy.attack import Recovered, recover
-from pfl_bench.privacy.server_view import guess, sent_parts, soft_batch, update, watched
-from pfl_bench.privacy.similarity import matched, psnr, unit_range
+from pfl_bench.models import model_spec
+from pfl_bench.privacy.attack import Recovered, deep_leakage, inverting_gradients
+from pfl_bench.privacy.server_view import Observed, OneBatch, Public, leaves, observe
+from pfl_bench.privacy.similarity import SIMILARITIES, matched, unit_range
+from pfl_bench.privacy.stand_in import StandIn, telling
 from pfl_bench.privacy.threat import Threat, with_attack
 from pfl_bench.store import Store, StoredRun, current_provenance
 
@@ -75,10 +76,6 @@ class Victim:
     number: int
     positions: tuple[int, ...]
 
-    def batch(self, client: Client) -> Batch:
-        index = torch.tensor(self.positions, device=client.shard.train.device)
-        return Batch(client.shard.pool, client.shard.train[index], index)
-
     def seed(self, root: int, *purpose: str | int) -> int:
         """The attacker's own, the same whatever the method."""
         return seeds.derive(root, "attack", *purpose, self.client, self.number)
@@ -121,76 +118,106 @@ def _results(
 def _attack(simulator: Simulator, threat: Threat, victim: Victim) -> dict[str, Any]:
     """One victim: what was seen of it, what was recovered, and how close that is."""
     began = time.perf_counter()
-    with watched(simulator, victim.client) as client:
-        parts = _seen_parts(simulator, client.net, threat)
-        batch = victim.batch(client)
-        images, labels = unit_range(batch.x), batch.y.cpu()
-        observed = client.gradient(parts, batch)
-    if threat.target == "update":
-        observed = update(simulator, victim.client, parts)
-    attempts = (
-        _attempt(simulator, threat, victim, parts, observed, images.shape, start)
-        for start in range(threat.restarts)
+    public = Public.of(simulator)
+    observed = observe(
+        simulator,
+        victim.client,
+        victim.positions,
+        is_whole=threat.target == "update",
+        is_told=threat.personal == "known",
     )
-    # The server can tell which start did best: it is where the gradients agree.
-    found = min(attempts, key=lambda attempt: attempt.mismatch)
-    order, scores = matched(images, unit_range(found.x))
-    noise = torch.rand(images.shape, generator=victim.generator(simulator.config.seed, "floor"))
+    seen = telling(public, observed, threat.personal)
+
+    def attempt(start: int) -> Recovered:
+        seed = victim.seed(simulator.config.seed, "start", start)
+        return _attempt(public, observed, threat, seen, seed, simulator.check_cancelled)
+
+    # The server can tell which start did best: it is where the messages agree.
+    found = min(map(attempt, range(threat.restarts)), key=lambda attempt: attempt.mismatch)
+    batch = OneBatch(simulator.shards[victim.client], victim.positions).batch
+    images, labels = unit_range(batch.x), batch.y.cpu()
+    recovered = unit_range(found.x)
+    order = matched(images, recovered)
     return {
         "client": victim.client,
         "positions": list(victim.positions),
-        "psnr": scores,
-        "floor": matched(images, noise)[1],
-        "grey": [psnr(image, torch.full_like(image, 0.5)) for image in images],
+        "seen": seen,
+        **_scores(images, recovered[order]),
+        **_floors(simulator, victim, images),
         "mismatch": found.mismatch,
         "labels_found": int((found.labels.argmax(1).cpu()[order] == labels).sum()),
         "seconds": time.perf_counter() - began,
         "shape": list(images.shape),
         "original": _packed(images),
-        "recovered": _packed(unit_range(found.x)[order]),
+        "recovered": _packed(recovered[order]),
     }
 
 
-def _seen_parts(simulator: Simulator, net: Network, threat: Threat) -> list[str]:
-    """The parts whose gradient the attacker has: those that are sent, all if it knows the rest."""
-    sent = sent_parts(simulator, net)
-    return list(net.trainable_parts) if threat.personal == "known" else sent
-
-
 def _attempt(
-    simulator: Simulator,
+    public: Public,
+    observed: Observed,
     threat: Threat,
-    victim: Victim,
-    parts: Sequence[str],
-    observed: Sequence[Tensor],
-    shape: torch.Size,
-    start: int,
+    seen: Sequence[str],
+    seed: int,
+    check_cancelled: Callable[[], None],
 ) -> Recovered:
     """The attack from one random start, on a stand-in for the client."""
-    root, device = simulator.config.seed, simulator.device
-    generator = victim.generator(root, "start", start)
-    x = 2 * torch.rand(shape, generator=generator) - 1
-    logits = torch.randn(shape[0], simulator.task.classes, generator=generator)
-    is_known = threat.personal == "known"
-    state = None if is_known else guess(simulator, victim.seed(root, "guess", start))
-    with watched(simulator, victim.client, state) as stand_in:
-        net = stand_in.net
-        unsent = [name for name in net.trainable_parts if name not in parts]
-        fitted = net.parameters(unsent) if threat.personal == "fitted" else []
+    stand_in = StandIn(public, observed, seeds.derive(seed, "guess"), threat.personal)
+    generator = torch.Generator().manual_seed(seed)
+    shape = (observed.images, *public.image)
+    x = (2 * torch.rand(shape, generator=generator) - 1).to(public.device)
+    logits = torch.randn(shape[0], public.task.classes, generator=generator).to(public.device)
+    still = {n: v.detach() for n, v in stand_in.message(x, logits.argmax(1), is_still=True).items()}
+    sent = leaves(observed.now.sent)
+    moved = [(sent[name] - still[name]) / observed.batches for name in seen]
+    if not any(bool(part.any()) for part in moved):
+        return Recovered(x, logits.softmax(1), 1.0)  # too small a step for 32 bits to tell
 
-        def gradient(x: Tensor, labels: Tensor) -> Sequence[Tensor]:
-            if simulator.cancelled.is_set():
-                raise Interrupted
-            return stand_in.gradient(parts, soft_batch(x, labels), differentiable=True)
+    def move(x: Tensor, labels: Tensor) -> list[Tensor]:
+        check_cancelled()
+        message = stand_in.message(x, labels)
+        return [message[name] - still[name] for name in seen]
 
-        return recover(
-            gradient,
-            observed,
-            x.to(device),
-            logits.to(device),
-            iterations=threat.iterations,
-            unknown=fitted,
+    fitted = stand_in.fit_unknown() if threat.personal == "fitted" else []
+    if threat.method == "dlg":
+        return deep_leakage(
+            move, moved, x, logits, iterations=threat.iterations, unknown=fitted
         )
+    return inverting_gradients(
+        move,
+        moved,
+        x,
+        logits,
+        iterations=threat.iterations,
+        variation=threat.variation,
+        unknown=fitted,
+    )
+
+
+def _scores(images: Tensor, others: Tensor, suffix: str = "") -> dict[str, list[float]]:
+    """How close each of the images is to its counterpart, by every measure."""
+    return {
+        f"{name}{suffix}": [measure(a, b) for a, b in zip(images, others, strict=True)]
+        for name, measure in SIMILARITIES.items()
+    }
+
+
+def _floors(simulator: Simulator, victim: Victim, images: Tensor) -> dict[str, list[float]]:
+    """What images that know nothing of the victim reach: random ones, and the mean of the data."""
+    noise = torch.rand(images.shape, generator=victim.generator(simulator.config.seed, "floor"))
+    noise = noise[matched(images, noise)]
+    mean = mean_image(simulator).expand_as(images)
+    return _scores(images, noise, "_noise") | _scores(images, mean, "_mean")
+
+
+def mean_image(simulator: Simulator) -> Tensor:
+    """The mean of all clients' training images, in [0, 1]."""
+    total, count = torch.zeros(()), 0
+    for shard in simulator.shards:
+        for batch in shard.evaluation_batches("train"):
+            total = total + unit_range(batch.x).double().sum(0)
+            count += len(batch.y)
+    return (total / count).float()
 
 
 def _packed(images: Tensor) -> str:

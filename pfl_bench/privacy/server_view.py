@@ -1,135 +1,139 @@
-"""What a semi-honest server sees of a client, and how it stands in for one.
+"""What a semi-honest server sees of a client: the messages of real local updates.
 
-Everything is read off the algorithm's own hooks, so that no algorithm needs code to be attacked: a
-client is loaded with what it receives, and the loss that its local training would step on is looked
-at instead of being stepped on. What the server makes of it is in `privacy`.
+Two rounds of one client are carried out as the engine would: one as usual, then the attacked one.
+What went down and what came up is copied for the server; nothing else leaves this module, so that
+no declaration of an algorithm can hide what it sends or promise what it does not. What the server
+makes of it is in `stand_in`.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, cast
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from pfl_bench.base import UserError
-from pfl_bench.engine import (
-    Batch,
-    Client,
-    ClientState,
-    Loss,
-    Simulator,
-    build_network,
-    initial_values,
-)
-from pfl_bench.models import Network, seeded
-
-_INITIALISING = threading.Lock()
-"""Layers draw from torch's global generator, which threads cannot borrow at the same time."""
-
-
-class Watched(Client):
-    """A client whose training is looked at: `losses` are those that it would step on, each with the
-    parts that the step would move (None: all)."""
-
-    losses: list[tuple[Loss, Sequence[str] | None]]
-
-    def train(self, loss: Loss, *, parts: Sequence[str] | None = None, **_: Any) -> None:
-        self.net.train()
-        self.losses.append((loss, parts))
-
-    def frozen_features(self, part: str) -> Callable[[Batch], Tensor]:
-        """Of any images, not of this client's alone, and differentiable with respect to them."""
-        return lambda batch: self.net.module(part)(batch.x)
-
-    def gradient(
-        self, parts: Sequence[str], batch: Batch, differentiable: bool = False
-    ) -> Sequence[Tensor]:
-        """That of the first step of local training that moves one of `parts`, on any batch."""
-        moving = (loss for loss, some in self.losses if some is None or set(some) & set(parts))
-        loss = next(moving, None)
-        if loss is None:
-            raise UserError(
-                f"{self.task.config.algo} cannot be attacked: its local training takes no step on "
-                "the loss of one batch"
-            )
-        return torch.autograd.grad(
-            loss(batch),
-            self.net.parameters(parts),
-            create_graph=differentiable,
-            materialize_grads=True,
-        )
+from pfl_bench.engine import Algorithm, Batch, Client, Message, Shard, Simulator, Task
 
 
 @dataclass(frozen=True)
-class _SoftBatch:
-    """Images with soft labels, which are nobody's."""
+class Exchange:
+    """What one client received in a round and what it sent."""
 
-    x: Tensor
-    y: Tensor
-    index: Tensor
-
-
-def soft_batch(x: Tensor, labels: Tensor) -> Batch:
-    """A batch for a loss to read: cross-entropy takes probabilities as it takes classes."""
-    return cast(Batch, _SoftBatch(x, labels, torch.arange(len(x))))
+    received: Message
+    sent: Message
 
 
-@contextmanager
-def watched(
-    simulator: Simulator, index: int, state: ClientState | None = None
-) -> Iterator[Watched]:
-    """The client in the round to come, loaded with what it receives: as it is, or with another
-    `state` in the place of its own, which is how the server stands in for it."""
-    algorithm, snapshot = simulator.algorithm, simulator.snapshot
-    with simulator.client(index, snapshot.round + 1) as own:
-        kept = own.state if state is None else state
-        client = Watched(index, own.round, own.task, own.shard, kept, own.net)
-        client.losses = []
+@dataclass(frozen=True)
+class Public:
+    """What everybody knows: the method and its hyper-parameters, the configuration without its seed
+    (from which clients draw), the architecture, the shape of an image, how many samples clients
+    have (by which the server weighs them)."""
+
+    kind: type[Algorithm]
+    hyper: Any
+    task: Task
+    image: tuple[int, ...]
+    device: torch.device
+
+    @classmethod
+    def of(cls, simulator: Simulator) -> Public:
+        task = replace(simulator.task, config=replace(simulator.config, seed=0))
+        algorithm, pool = simulator.algorithm, simulator.shards[0].pool
+        height, width, channels = pool.x.shape[1:]
+        image = (channels, height, width)
+        return cls(type(algorithm), algorithm.hyper, task, image, simulator.device)
+
+
+@dataclass(frozen=True)
+class Observed:
+    """Two rounds of one client in a row, the later one attacked."""
+
+    client: int
+    round: int
+    images: int
+    """In the attacked batch."""
+    before: Exchange
+    now: Exchange
+    batches: int = 1
+    """So many batches an epoch made what was sent; the server knows their number."""
+    kept: Message | None = None
+    """What the client had kept: no message, and there for an attacker that is told it."""
+
+
+class OneBatch(Shard):
+    """A client's data as ever, of which one batch is trained on."""
+
+    def __init__(self, shard: Shard, positions: Sequence[int]):
+        super().__init__(shard.pool, shard.train.cpu().numpy(), shard.test.cpu().numpy(),
+                         shard.classes)  # fmt: skip
+        index = torch.tensor(positions, device=self.train.device)
+        self.batch = Batch(self.pool, self.train[index], index)
+
+    def batches(
+        self,
+        size: int,
+        epochs: int,
+        generator: torch.Generator,
+        of: Tensor | None = None,
+        least: int = 1,
+    ) -> Iterator[Batch]:
+        """The batch once an epoch, or as often as a step needs batches."""
+        return iter([self.batch] * (epochs * least))
+
+
+def observe(
+    simulator: Simulator, client: int, batch: Sequence[int], *, is_whole: bool, is_told: bool
+) -> Observed:
+    """The messages of a round of all the client's data, and of the next one: that of one `batch`
+    (positions among its training samples), or of all its data again if `is_whole`. With `is_told`
+    also what the client kept in between."""
+    shard, config = simulator.shards[client], simulator.config
+    first = simulator.snapshot.round + 1
+    before, kept = _round(simulator, client, first, shard, {})
+    attacked = shard if is_whole else OneBatch(shard, batch)
+    now, _ = _round(simulator, client, first + 1, attacked, kept)
+    size = min(config.batch_size, shard.samples)
+    batches = shard.samples // size if is_whole else 1
+    told = kept if is_told else None
+    return Observed(client, first + 1, len(batch), before, now, batches, told)
+
+
+def _round(
+    simulator: Simulator, index: int, round: int, shard: Shard, kept: Mapping[str, Any]
+) -> tuple[Exchange, Message]:
+    """A round of one client as the engine carries it out: its messages, and what it keeps."""
+    algorithm = simulator.algorithm
+    with simulator.client(index, round) as client:
+        client.shard = shard
+        client.state.update(kept)
         received = simulator.download(index)
-        algorithm.load(client, received)
-        algorithm.train(client, received)
-        yield client
-
-
-def sent_parts(simulator: Simulator, net: Network) -> list[str]:
-    """The parts that local training changes and the client sends."""
-    sent = [name for name in net.trainable_parts if name in simulator.algorithm.shared]
-    if not sent:
-        raise UserError(
-            f"{simulator.config.algo} cannot be attacked: it sends no part that local training "
-            "changes"
-        )
-    return sent
-
-
-def update(simulator: Simulator, index: int, parts: Sequence[str]) -> list[Tensor]:
-    """How a whole round of the client changes `parts`, over the learning rate and the number of
-    steps, all of which the server knows: the mean gradient of the round."""
-    algorithm, config = simulator.algorithm, simulator.config
-    with simulator.client(index, simulator.snapshot.round + 1) as client:
-        received = simulator.download(index)
-        before = _shaped(client.net, parts, {**client.state, **received})
         sent = algorithm.local_update(client, received)
-        after = _shaped(client.net, parts, {**client.state, **sent})
-        steps = config.local_epochs * (client.samples // min(config.batch_size, client.samples))
-    return [(b - a) / (config.lr * steps) for b, a in zip(before, after, strict=True)]
+        return Exchange(copied(received), copied(sent)), copied(dict(client.state))
 
 
-def _shaped(net: Network, parts: Sequence[str], values: Mapping[str, Tensor]) -> list[Tensor]:
-    """The values of the parts, in the shapes of the network's parameters."""
-    net.load({part: values[part] for part in parts})
-    return [parameter.detach().clone() for parameter in net.parameters(parts)]
+def copied(tree: Any) -> Any:
+    """A tree of tensors of its own."""
+    return mapped(tree, lambda tensor: tensor.detach().clone())
 
 
-def guess(simulator: Simulator, seed: int) -> ClientState:
-    """What a client keeps, as the server guesses it: a fresh initialisation of its own."""
-    with _INITIALISING:
-        net = seeded(seed, lambda: build_network(simulator.algorithm))
-    net = net.to(simulator.device)
-    start = initial_values(simulator.algorithm, net)
-    return ClientState(simulator.algorithm.client_state(start), {})
+def mapped(tree: Any, change: Any) -> Any:
+    """The tree with every tensor changed."""
+    if isinstance(tree, Tensor):
+        return change(tree)
+    if isinstance(tree, Mapping):
+        return {name: mapped(value, change) for name, value in tree.items()}
+    return [mapped(value, change) for value in tree]
+
+
+def leaves(tree: Any, name: str = "") -> dict[str, Tensor]:
+    """The tensors of a message by their path, such as `model/extractor`."""
+    if isinstance(tree, Tensor):
+        return {name: tree}
+    items = tree.items() if isinstance(tree, Mapping) else enumerate(tree)
+    found: dict[str, Tensor] = {}
+    for key, value in items:
+        found |= leaves(value, f"{name}/{key}" if name else str(key))
+    return found

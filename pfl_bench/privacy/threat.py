@@ -19,9 +19,12 @@ if TYPE_CHECKING:
 
 OURS = "pfl-bench"
 
+FLOORS = ("", "_noise", "_mean")
+"""What is stored of each similarity: of what was recovered, of a random and of the mean image."""
+
 _OF_A_VICTIM: Mapping[str, type] = {
-    "psnr": list, "floor": list, "grey": list, "mismatch": float, "shape": list,
-    "original": str, "recovered": str,
+    **{f"{name}{of}": list for name in ("psnr", "ssim", "published_psnr") for of in FLOORS},
+    "mismatch": float, "shape": list, "original": str, "recovered": str,
 }  # fmt: skip
 
 
@@ -29,11 +32,17 @@ _OF_A_VICTIM: Mapping[str, type] = {
 class Threat:
     """One attack, fully spelt out. Its hash names what it found."""
 
+    method: str = knob(
+        "dlg",
+        "the attack: Deep Leakage from Gradients, or inverting gradients",
+        source="the paper: DLG",
+        choices=("dlg", "inverting"),
+    )
     target: str = knob(
-        "gradient",
-        "what the server sees: the gradient of one batch, or a round's update over rate and steps",
+        "batch",
+        "what the attacked round trained on: one batch, or all the client's data (an update)",
         source="DLG",
-        choices=("gradient", "update"),
+        choices=("batch", "update"),
     )
     model: str = knob(
         "trained",
@@ -42,19 +51,25 @@ class Threat:
         choices=("trained", "initial"),
     )
     personal: str = knob(
-        "guessed",
-        "what is never sent: guessed, guessed and then fitted with the images, or known",
+        "inferred",
+        "what clients keep: inferred where messages tell it and guessed elsewhere, all guessed, "
+        "guessed and then fitted with the images where it is not inferred, or known",
         source=OURS,
-        choices=("guessed", "fitted", "known"),
+        choices=("inferred", "guessed", "fitted", "known"),
     )
     victims: int = knob(4, "clients attacked, drawn by the seed", source=OURS, low=1, high=10_000)
     batches: int = knob(2, "batches attacked on each of them", source=OURS, low=1, high=1000)
     batch_size: int = knob(1, "images in an attacked batch", source="DLG", low=1, high=64)
     restarts: int = knob(
-        2, "random starts; the one whose gradient agrees best counts", source=OURS, low=1, high=100
+        1, "random starts; the one whose message agrees best counts", source=OURS, low=1, high=100
     )
-    iterations: int = knob(
-        300, "iterations of L-BFGS from each start", source=OURS, low=1, high=100_000
+    iterations: int = knob(300, "iterations from each start", source=OURS, low=1, high=100_000)
+    variation: float = knob(
+        0.01,
+        "weight of the total variation in inverting gradients (DLG has none)",
+        source="inverting gradients: 1e-6 to 0.1",
+        low=0,
+        high=1000,
     )
 
     @classmethod
@@ -80,26 +95,27 @@ class Threat:
         return victims if isinstance(victims, list) and all(map(_is_sound, victims)) else []
 
     def __str__(self) -> str:
+        method = {"dlg": "DLG", "inverting": "Inverting gradients"}[self.method]
+        images = "1 image" if self.batch_size == 1 else f"{self.batch_size} images"
         seen = {
-            "gradient": "the gradient of one batch",
-            "update": "a round's update (download less upload, over rate × steps) taken for the "
-            "gradient of one batch",
+            "batch": f"of a round of one batch of {images}",
+            "update": f"of a round of all the client's data, taken for that of {images},",
         }[self.target]
-        when = {
-            "trained": "at the model that clients receive after the last round",
-            "initial": "at the model that clients receive in the first round",
-        }[self.model]
+        when = {"trained": "after the last round", "initial": "before the first round"}[self.model]
         personal = {
-            "guessed": "parts that are never sent are the server's random guess",
-            "fitted": "parts that are never sent start as the server's random guess and are fitted",
-            "known": "parts that are never sent, and their gradient, are known to the server",
+            "inferred": "what follows from messages by arithmetic is worked out, the rest of what "
+            "clients keep is a random guess",
+            "guessed": "what clients keep is the server's random guess",
+            "fitted": "what follows from messages by arithmetic is worked out, the rest of what "
+            "clients keep starts as a random guess and is fitted",
+            "known": "what clients keep is known to the server",
         }[self.personal]
         starts = "1 start" if self.restarts == 1 else f"the best of {self.restarts} starts"
-        images = "1 image" if self.batch_size == 1 else f"{self.batch_size} images"
+        optimizer = {"dlg": "L-BFGS", "inverting": f"Adam, total variation × {self.variation:g}"}
         return (
-            f"DLG by a semi-honest server that sees, of the parts a client sends, {seen} of "
-            f"{images}, {when}; {personal}; {self.victims} clients × {self.batches} batches, "
-            f"{starts}, {self.iterations} iterations of L-BFGS each"
+            f"{method} by a semi-honest server that sees the messages {seen} and of the round "
+            f"before, {when}; {personal}; {self.victims} clients × {self.batches} batches, "
+            f"{starts}, {self.iterations} iterations ({optimizer[self.method]})"
         )
 
 

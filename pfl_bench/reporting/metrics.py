@@ -51,7 +51,7 @@ def _psnr(run: StoredRun) -> float | None:
 
 
 def attack_figures(run: StoredRun, name: str = "psnr") -> list[float]:
-    """The PSNR of every attacked image, or what a random one (`floor`) or a flat `grey` gives."""
+    """The PSNR of every attacked image, or another of the values that an attack stores of each."""
     victims = (run.summary or {}).get("attack", {}).get("victims", [])
     return [value for victim in victims for value in victim[name]]
 

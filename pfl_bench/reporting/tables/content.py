@@ -309,17 +309,17 @@ def _mismatch(plan: TablePlan) -> str:
 def _floor(runs: Iterable[StoredRun]) -> str:
     """What images that know nothing of the victims reach; methods share their victims."""
     by_seed = {run.config.get("seed"): run for run in runs}
-    values, grey = (
-        [value for run in by_seed.values() for value in attack_figures(run, name)]
-        for name in ("floor", "grey")
+    values, mean = (
+        [value for run in by_seed.values() for value in attack_figures(run, f"psnr_{image}")]
+        for image in ("noise", "mean")
     )
     if not values:
         return ""
     spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
     return (
         f"{statistics.fmean(values):.2f}{spread} dB, the PSNR of random images (pixels uniform on "
-        "[0, 1], which is also where the attack starts) against the same victims; a flat grey "
-        f"image has {statistics.fmean(grey):.2f} dB"
+        "[0, 1], which is also where the attack starts) against the same victims; the mean of "
+        f"all training images has {statistics.fmean(mean):.2f} dB"
     )
 
 

@@ -171,7 +171,7 @@ def _bars(sheet: Sheet) -> Figure:
 def _mark_floor(axes: Axes, sheet: Sheet) -> None:
     """A line at the PSNR of random images, below which no figure says anything."""
     runs = [run for cell in sheet.plan.cells.values() for run in cell.runs if run is not None]
-    values = [value for run in runs for value in attack_figures(run, "floor")]
+    values = [value for run in runs for value in attack_figures(run, "psnr_noise")]
     if values:
         floor = statistics.fmean(values)
         axes.axvline(floor, color="black", linewidth=0.8, linestyle=(0, (4, 2)))
