@@ -96,7 +96,7 @@ class FedFomo(PersonalModelSent):
         client.train(lambda batch: self.loss(client, batch), batches=client.batches(of=rest))
 
     def _combine(self, client: Client, received: Message, weights: Tensor) -> None:
-        models = [received[f"model {n}"] for n in received["ids"].tolist()]
+        models = received["models"]
         own = client.net.trainable
         own.add_(sum(w * (model - own) for w, model in zip(weights.tolist(), models, strict=True)))
         client.memo["weights"], client.memo["ids"] = weights, received["ids"]

@@ -33,7 +33,7 @@ class Network:
         order = [name for name in parts if name not in frozen] + list(frozen)
         self.parts = {name: parts[name] for name in order}
         self.trainable_parts = tuple(name for name in order if name not in frozen)
-        groups = _grouped(self.parts)
+        groups = grouped(self.parts)
         self.vector, self._slices = _flatten(groups)
         self.stats = _flatten_buffers(self.parts.values())
         for parameter in (p for name in frozen for p in groups[name]):
@@ -195,7 +195,7 @@ def _flatten(groups: Mapping[str, list[nn.Parameter]]) -> tuple[Tensor, dict[str
     return vector, slices
 
 
-def _grouped(parts: Mapping[str, nn.Module]) -> dict[str, list[nn.Parameter]]:
+def grouped(parts: Mapping[str, nn.Module]) -> dict[str, list[nn.Parameter]]:
     """Each part's parameters; UserError where one would belong to two parts."""
     owners: dict[int, str] = {}
     for is_pick in (True, False):

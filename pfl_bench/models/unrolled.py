@@ -7,13 +7,13 @@ several times the cost. It is for looking at an update from outside, never for t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from pfl_bench.models.network import Network, shaped
+from pfl_bench.models.network import Network, grouped, shaped
 
 
 class UnrolledNetwork(Network):
@@ -23,16 +23,17 @@ class UnrolledNetwork(Network):
         frozen = [name for name in network.parts if name not in network.trainable_parts]
         super().__init__(network.parts, frozen)
         self._start = self.vector.detach().clone().requires_grad_()
-        self._owners = [
-            (part, owner, name, parameter.shape)
-            for part, module in self.parts.items()
-            for owner in module.modules()
-            for name, parameter in owner._parameters.items()
-            if parameter is not None
-        ]
         self._stats_start = self.stats.clone()
-        for _, owner, name, _ in self._owners:
-            del owner._parameters[name]  # a parameter is a leaf, which no graph can lead to
+        self._groups = {
+            part: [
+                (parameter.shape, _places(parameter, self.parts.values())) for parameter in group
+            ]
+            for part, group in grouped(self.parts).items()
+        }
+        for group in self._groups.values():
+            for _, places in group:
+                for owner, name in places:
+                    del owner._parameters[name]  # a parameter is a leaf: no graph can lead to it
         self.is_still = False
         """Whether gradients count as zero: what an update would do without having any data."""
         self.restart()
@@ -41,19 +42,21 @@ class UnrolledNetwork(Network):
         """Forget all steps."""
         self.vector = self._start.clone()
         self.stats.copy_(self._stats_start)
-        self._parameters: dict[str, list[Any]] = {part: [] for part in self.trainable_parts}
+        views: dict[str, list[Any]] = {part: [] for part in self.parts}
         offset = 0
-        for part, owner, name, shape in self._owners:
-            view = shaped(self.vector[offset : offset + shape.numel()], shape)
-            offset += shape.numel()
-            owner.__dict__[name] = view
-            if part in self._parameters:
-                self._parameters[part].append(view)
+        for part, group in self._groups.items():
+            for shape, places in group:
+                view = shaped(self.vector[offset : offset + shape.numel()], shape)
+                offset += shape.numel()
+                views[part].append(view)
+                for owner, name in places:
+                    owner.__dict__[name] = view
+        self._parameters = {part: views[part] for part in self.trainable_parts}
         last = self._slices[self.trainable_parts[-1]].stop if self.trainable_parts else 0
         self.trainable = self.vector[:last]
 
     def remembering(self) -> torch.autograd.graph.saved_tensors_hooks:
-        """Meanwhile the graph keeps values of its own: the next step changes the vector in place."""
+        """Meanwhile the graph keeps values of its own: a step changes the vector in place."""
         storage = self.vector.untyped_storage().data_ptr()
 
         def keep(value: Tensor) -> Tensor:
@@ -84,6 +87,7 @@ class UnrolledNetwork(Network):
         parts: Sequence[str] | None = None,
         toward: Mapping[str, Tensor] | None = None,
         strength: float = 0.0,
+        correction: Mapping[str, Tensor] | None = None,
     ) -> Tensor:
         with torch.enable_grad():
             value = loss()
@@ -91,11 +95,20 @@ class UnrolledNetwork(Network):
             if toward is not None:
                 self.pull(toward, lr * strength)
             self.descend(gradients, lr, parts)
+            for part, vector in (correction or {}).items():
+                self[part].add_(vector, alpha=-lr)
         return value.detach()
 
     def pull(self, toward: Mapping[str, Tensor], strength: float) -> None:
         for part, value in toward.items():
             self[part].lerp_(value, strength)
+
+
+def _places(parameter: nn.Parameter, modules: Iterable[nn.Module]) -> list[tuple[nn.Module, str]]:
+    """Where modules hold a parameter; a part that picks some holds them a second time."""
+    owners = {owner: None for module in modules for owner in module.modules()}
+    held = ((owner, name, p) for owner in owners for name, p in owner._parameters.items())
+    return [(owner, name) for owner, name, p in held if p is parameter]
 
 
 def _flat(gradient: Tensor) -> Tensor:

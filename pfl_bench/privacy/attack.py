@@ -20,7 +20,7 @@ from torch import Tensor
 Move = Callable[[Tensor, Tensor], Sequence[Tensor]]
 """How inputs with soft labels (rows of probabilities) move what is sent, differentiable."""
 Objective = Callable[[Sequence[Tensor], Tensor], tuple[Tensor, Tensor]]
-"""From the moves that inputs lead to, and the inputs: what is made small, and the mismatch in it."""
+"""From the moves that inputs lead to, and the inputs: what is made small, and the mismatch."""
 
 HISTORY = 50
 """Steps that L-BFGS remembers."""

@@ -180,9 +180,7 @@ def _attempt(
 
     fitted = stand_in.fit_unknown() if threat.personal == "fitted" else []
     if threat.method == "dlg":
-        return deep_leakage(
-            move, moved, x, logits, iterations=threat.iterations, unknown=fitted
-        )
+        return deep_leakage(move, moved, x, logits, iterations=threat.iterations, unknown=fitted)
     return inverting_gradients(
         move,
         moved,

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pfl_bench.engine import Algorithm, Batch, Client, Message, Shard, Simulator, Task
+from pfl_bench.engine import Algorithm, Batch, Message, Shard, Simulator, Task
 
 
 @dataclass(frozen=True)

@@ -9,17 +9,24 @@ reach.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, cast
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from pfl_bench.base import UserError, seeds
-from pfl_bench.engine import Batch, Client, ClientState, Message, Pool, build_network, initial_values
+from pfl_bench.engine import (
+    Batch,
+    Client,
+    ClientState,
+    Message,
+    Pool,
+    build_network,
+    initial_values,
+)
 from pfl_bench.models import UnrolledNetwork, seeded
 from pfl_bench.privacy.server_view import Observed, OneBatch, Public, leaves, mapped
 
@@ -135,20 +142,16 @@ def telling(public: Public, observed: Observed, personal: str) -> list[str]:
     sent = {name for name, leaf in leaves(observed.now.sent).items() if leaf.is_floating_point()}
     if not sent:
         raise UserError(f"{_algo(public)} cannot be attacked: it sends no values")
-    one, other = (_probe(public, observed, personal, seed) for seed in (1, 2))
-    alike = [name for name in one[0] if name in sent and _agree(one[0], other[0], name)]
-    if not alike:
+    (still, moved), (other, _) = (_probe(public, observed, personal, seed) for seed in (1, 2))
+    told = [name for name in still if name in sent and name in other
+            and torch.equal(still[name], other[name])
+            and not torch.equal(still[name], moved[name])]  # fmt: skip
+    if not told:
         raise UserError(
-            f"{_algo(public)} cannot be attacked: what it sends ({', '.join(sorted(sent))}) depends "
-            "on more than the server can know, and does not determine a gradient"
+            f"{_algo(public)} cannot be attacked: what it sends ({', '.join(sorted(sent))}) "
+            "depends on more than the server can know and does not determine a gradient"
         )
-    moved = [name for name in alike if not _agree(one[0], one[1], name)]
-    if not moved:
-        raise UserError(
-            f"{_algo(public)} cannot be attacked: no gradient moves what it sends "
-            f"({', '.join(sorted(sent))})"
-        )
-    return moved
+    return told
 
 
 def _probe(
@@ -168,10 +171,6 @@ def random_batch(public: Public, observed: Observed, seed: int) -> tuple[Tensor,
     x = 2 * torch.rand((observed.images, *public.image), generator=generator) - 1
     y = torch.randint(public.task.classes, (observed.images,), generator=generator)
     return x.to(public.device), y.to(public.device)
-
-
-def _agree(one: dict[str, Tensor], other: dict[str, Tensor], name: str) -> bool:
-    return name in other and torch.equal(one[name], other[name])
 
 
 def _algo(public: Public) -> str:

@@ -1,4 +1,4 @@
-"""Deep Leakage from Gradients: it recovers what can be recovered, and says how far it got."""
+"""The attacks: they recover what can be recovered, and say how far they got."""
 
 from __future__ import annotations
 
@@ -9,8 +9,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pfl_bench.privacy.attack import Recovered, recover
-from pfl_bench.privacy.similarity import PERFECT, matched, psnr, unit_range
+from pfl_bench.privacy.attack import (
+    Recovered,
+    deep_leakage,
+    inverting_gradients,
+    total_variation,
+)
+from pfl_bench.privacy.similarity import psnr, unit_range
 
 CLASSES, SIDE = 10, 16
 
@@ -69,7 +74,7 @@ def attack(network: nn.Module, x: Tensor, label: int, iterations: int, seed: int
     start = 2 * torch.rand(x.shape, generator=generator) - 1
     logits = torch.randn(1, CLASSES, generator=generator)
     seen = observed(network, x, label)
-    return recover(gradient_through(network), seen, start, logits, iterations=iterations)
+    return deep_leakage(gradient_through(network), seen, start, logits, iterations=iterations)
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
@@ -131,7 +136,7 @@ def test_fitting_an_unknown_head_leaves_less_mismatch_than_a_wrong_one() -> None
         start = 2 * torch.rand(image.shape, generator=generator) - 1
         logits = torch.randn(1, CLASSES, generator=generator)
         unknown = head if name == "fitted" else []
-        found = recover(gradient, seen, start, logits, iterations=150, unknown=unknown)
+        found = deep_leakage(gradient, seen, start, logits, iterations=150, unknown=unknown)
         left[name] = found.mismatch
     assert left["fitted"] < 0.5 * left["guessed"]
 
@@ -142,7 +147,7 @@ def test_a_search_that_leaps_into_the_void_keeps_its_best_point() -> None:
         return [(x - 3).clamp_min(-50).pow(3).sum().log().reshape(1) + 0 * labels.sum()]
 
     start = torch.full((1, 1, 1, 1), 9.0)
-    found = recover(gradient, [torch.tensor([1.0])], start, torch.zeros(1, 2), iterations=30)
+    found = deep_leakage(gradient, [torch.tensor([1.0])], start, torch.zeros(1, 2), iterations=30)
     assert torch.isfinite(found.x).all()
     assert found.mismatch < float((torch.tensor(6.0**3).log() - 1).square())
 
@@ -152,45 +157,60 @@ def test_a_gradient_that_tells_nothing_is_refused(value: float) -> None:
     network = smooth_network(0)
     seen = [torch.full_like(p, value) for p in network.parameters()]
     with pytest.raises(ValueError, match="tells nothing"):
-        recover(
+        deep_leakage(
             gradient_through(network), seen, image_of_a_cross(), torch.zeros(1, CLASSES),
             iterations=1,
         )  # fmt: skip
 
 
-# --- PSNR -----------------------------------------------------------------------------------------
+# --- inverting gradients --------------------------------------------------------------------------
 
 
-def test_psnr_is_ten_times_the_logarithm_of_one_over_the_mean_squared_error() -> None:
-    black, grey = torch.zeros(3, 4, 4), torch.full((3, 4, 4), 0.1)
-    assert psnr(black, grey) == pytest.approx(20.0, abs=1e-5)
-    assert psnr(black, torch.ones(3, 4, 4)) == pytest.approx(0.0)
+def invert(
+    network: nn.Module, x: Tensor, label: int, iterations: int, scale: float = 1.0
+) -> Recovered:
+    generator = torch.Generator().manual_seed(0)
+    start = 2 * torch.rand(x.shape, generator=generator) - 1
+    logits = torch.randn(1, CLASSES, generator=generator)
+    seen = [scale * part for part in observed(network, x, label)]
+    return inverting_gradients(
+        gradient_through(network), seen, start, logits, iterations=iterations, variation=1e-3
+    )
 
 
-def test_equal_images_have_a_finite_psnr() -> None:
-    assert psnr(torch.ones(1, 2, 2), torch.ones(1, 2, 2)) == pytest.approx(PERFECT)
+def test_inverting_gradients_recovers_a_single_image_too() -> None:
+    found = invert(smooth_network(0), image_of_a_cross(), 3, iterations=600)
+    assert psnr(unit_range(found.x)[0], unit_range(image_of_a_cross())[0]) > 20
+    assert int(found.labels.argmax()) == 3
 
 
-def test_uniform_noise_against_black_has_the_psnr_of_a_third() -> None:
-    noise = torch.rand(3, 200, 200, generator=torch.Generator().manual_seed(0))
-    assert psnr(torch.zeros_like(noise), noise) == pytest.approx(4.771, abs=0.05)  # E u² = 1/3
+def test_inverting_gradients_reads_the_angle_alone() -> None:
+    """A server that does not know how long a step was loses nothing."""
+    plain, scaled = (invert(smooth_network(0), image_of_a_cross(), 3, 20, s) for s in (1, 1024))
+    assert torch.allclose(plain.x, scaled.x, atol=1e-5)
+    assert plain.mismatch == pytest.approx(scaled.mismatch, rel=1e-3)
 
 
-def test_inputs_of_models_are_put_on_the_scale_from_0_to_1() -> None:
-    x = torch.tensor([-3.0, -1.0, 0.0, 1.0, 2.0])
-    assert unit_range(x).tolist() == [0.0, 0.0, 0.5, 1.0, 1.0]
+def test_inverting_gradients_says_how_far_the_angle_is_from_none() -> None:
+    network, image = smooth_network(0), image_of_a_cross()
+    found = invert(network, image, 3, iterations=20)
+    seen = torch.cat([g.flatten() for g in observed(network, image, 3)])
+    ours = torch.cat(
+        [g.detach().flatten() for g in gradient_through(network)(found.x, found.labels)]
+    )
+    assert found.mismatch == pytest.approx(1 - float(F.cosine_similarity(seen, ours, 0)), abs=1e-5)
 
 
-def test_recovered_images_are_matched_to_the_closest_whatever_their_order() -> None:
-    truth = torch.rand(4, 1, 6, 6, generator=torch.Generator().manual_seed(0))
-    order = [2, 0, 3, 1]
-    partner, scores = matched(truth, truth[order])
-    assert [order[j] for j in partner] == [0, 1, 2, 3]
-    assert scores == pytest.approx([PERFECT] * 4)
+def test_inverting_gradients_stays_where_images_are() -> None:
+    found = invert(smooth_network(0), image_of_a_cross(), 3, iterations=30)
+    assert float(found.x.abs().max()) <= 1
 
 
-def test_no_recovered_image_stands_for_two() -> None:
-    truth = torch.zeros(2, 1, 2, 2)
-    partner, scores = matched(truth, torch.stack([torch.full((1, 2, 2), v) for v in (0.1, 0.5)]))
-    assert sorted(partner) == [0, 1]
-    assert scores == pytest.approx([20.0, 6.0206], abs=1e-3)
+def test_total_variation_is_the_mean_step_between_neighbours() -> None:
+    x = torch.rand(2, 3, 5, 4, generator=torch.Generator().manual_seed(0))
+    down = [abs(float(x[n, c, i + 1, j] - x[n, c, i, j])) for n in range(2) for c in range(3)
+            for i in range(4) for j in range(4)]  # fmt: skip
+    right = [abs(float(x[n, c, i, j + 1] - x[n, c, i, j])) for n in range(2) for c in range(3)
+             for i in range(5) for j in range(3)]  # fmt: skip
+    expected = sum(down) / len(down) + sum(right) / len(right)
+    assert float(total_variation(x)) == pytest.approx(expected, rel=1e-5)

@@ -11,8 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-import torch.nn.functional as F
 from click.testing import CliRunner
 from prepared import NAME
 from toy import toy_config, toy_dataset, toy_simulator
@@ -26,10 +24,8 @@ from pfl_bench.data import registry as data
 from pfl_bench.engine.simulator import Simulator
 from pfl_bench.execution.configuration import configure
 from pfl_bench.execution.runner import Options, execute
-from pfl_bench.models.backbones import Inputs, build_model
 from pfl_bench.privacy import audit
 from pfl_bench.privacy.audit import attacked, victims
-from pfl_bench.privacy.server_view import guess, sent_parts, update, watched
 from pfl_bench.privacy.threat import Threat, with_attack
 from pfl_bench.reporting.tables.spec import load_table, read_table
 from pfl_bench.store.folder import RunBusy
@@ -60,100 +56,35 @@ def found_by(run: StoredRun) -> list[dict[str, Any]]:
     return [{**victim, "seconds": 0} for victim in run.summary["attack"]["victims"]]
 
 
-# --- what the server sees -------------------------------------------------------------------------
+@pytest.mark.parametrize("method", ["dlg", "inverting"])
+def test_a_method_that_gives_nothing_to_attack_says_so(method: str) -> None:
+    simulator, threat = after_rounds("local"), Threat(**SMALL, method=method)
+    with pytest.raises(UserError, match="local cannot be attacked: it sends no values"):
+        list(audit._results(simulator, threat, victims(simulator, threat)))
 
 
-@pytest.mark.parametrize(
-    ("algo", "parts"),
-    [("fedavg", ["extractor", "head"]), ("fedper", ["extractor"]), ("fedcp", ["extractor", "cpn"])],
-)
-def test_only_the_gradient_of_what_is_trained_and_sent_is_seen(algo: str, parts: list[str]) -> None:
-    simulator = after_rounds(algo)
-    with watched(simulator, 0) as client:
-        assert sent_parts(simulator, client.net) == parts
+def test_a_step_too_small_for_the_message_to_tell_leaves_the_attacker_where_it_began() -> None:
+    simulator, threat = after_rounds("fedavg", lr=1e-12), Threat(**SMALL)
+    (found, *_) = audit._results(simulator, threat, victims(simulator, threat)[:1])
+    assert found["mismatch"] == 1
+    assert found["psnr"] == pytest.approx(found["psnr_noise"], abs=3)
 
 
-def test_what_is_seen_is_the_gradient_of_the_received_model_on_the_batch() -> None:
-    simulator = after_rounds("fedavg")
-    dataset = toy_dataset()
-    model = build_model("cnn", Inputs(dataset.classes, dataset.shape))
-    with watched(simulator, 1) as client:
-        batch = victims(simulator, Threat(batch_size=3))[0].batch(client)
-        seen = client.gradient(["extractor", "head"], batch)
-        for part, module in (("extractor", model.extractor), ("head", model.head)):
-            module.load_state_dict(client.net.module(part).state_dict())
-    loss = F.cross_entropy(model.head(model.extractor(batch.x)), batch.y)
-    plain = torch.autograd.grad(loss, [*model.extractor.parameters(), *model.head.parameters()])
-    assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(seen, plain, strict=True))
+def test_the_mean_image_is_that_of_all_training_images() -> None:
+    simulator, dataset = toy_simulator(toy_config()), toy_dataset()
+    rows = np.concatenate([shard.train.numpy() for shard in simulator.shards])
+    expected = dataset.x[rows].transpose(0, 3, 1, 2).mean(0) / 255
+    assert np.allclose(audit.mean_image(simulator).numpy(), expected, atol=1e-6)
 
 
-def test_looking_at_a_client_does_not_train_it() -> None:
-    simulator = after_rounds("fedcp")
-    sent = simulator.download(0)
-    with watched(simulator, 0) as client:
-        assert torch.equal(client.net["extractor"], sent["extractor"])
-        assert torch.equal(client.net["head"], simulator.snapshot.clients[0]["head"])
-
-
-@pytest.mark.parametrize("algo", ["fedper", "fedcp"])
-def test_the_server_guesses_the_head_that_is_never_sent(algo: str) -> None:
-    simulator = after_rounds(algo)
-    true = simulator.snapshot.clients[0]["head"]
-    first = guess(simulator, seed=1)
-    for client in simulator.snapshot.clients.values():
-        client["head"] = torch.zeros_like(true)
-    assert torch.equal(first["head"], guess(simulator, seed=1)["head"])  # whatever the true one is
-    with watched(simulator, 0, first) as stand_in:
-        assert torch.equal(stand_in.net["head"], first["head"])
-    likeness = F.cosine_similarity(first["head"], true, dim=0)
-    assert abs(float(likeness)) < 0.2
-
-
-def test_a_server_that_remembers_can_solve_for_the_personal_head_of_fedcp() -> None:
-    simulator = after_rounds("fedcp")
-    sent = simulator.download(0)
-    with simulator.client(0, 2) as client:
-        upload = simulator.algorithm.local_update(client, sent)
-        solved = 2 * upload["global_head"] - sent["global_head"]
-        assert torch.allclose(solved, client.state["head"], atol=1e-6)
-
-
-def test_the_update_of_a_round_of_one_step_is_the_gradient_of_its_batch() -> None:
-    simulator = after_rounds("fedper", batch_size=1000)
-    samples = simulator.shards[0].samples
-    everything = audit.Victim(0, 0, tuple(range(samples)))
-    with watched(simulator, 0) as client:
-        gradient = client.gradient(["extractor"], everything.batch(client))
-    seen = update(simulator, 0, ["extractor"])
-    # What is sent are 32-bit parameters, whose difference over the rate keeps fewer digits.
-    assert all(torch.allclose(a, b, atol=2e-5) for a, b in zip(seen, gradient, strict=True))
-
-
-def test_the_update_of_a_round_of_many_steps_is_their_mean_gradient() -> None:
-    simulator = after_rounds("fedavg", lr=1e-3, batch_size=8)
-    steps = []
-    with watched(simulator, 0) as client:
-        parameters = client.net.parameters(["extractor", "head"])
-        for batch in client.batches():
-            gradient = client.gradient(["extractor", "head"], batch)
-            steps.append(gradient)
-            with torch.no_grad():
-                for parameter, slope in zip(parameters, gradient, strict=True):
-                    parameter -= 1e-3 * slope
-    seen = update(simulator, 0, ["extractor", "head"])
-    means = [torch.stack(column).mean(0) for column in zip(*steps, strict=True)]
-    assert len(steps) > 1
-    assert all(torch.allclose(a, b, atol=1e-4) for a, b in zip(seen, means, strict=True))
-
-
-@pytest.mark.parametrize(
-    ("algo", "reason"),
-    [("local", "sends no part that local training changes"), ("perfedavg", "takes no step on")],
-)
-def test_a_method_that_gives_nothing_to_attack_says_so(algo: str, reason: str) -> None:
-    simulator = after_rounds(algo)
-    with pytest.raises(UserError, match=f"{algo} cannot be attacked: .*{reason}"):
-        list(audit._results(simulator, Threat(**SMALL), victims(simulator, Threat(**SMALL))))
+@pytest.mark.parametrize("threat", [{"method": "inverting"}, {"personal": "fitted"}])
+def test_other_attacks_come_closer_than_their_start(threat: dict[str, Any]) -> None:
+    simulator = after_rounds("fedper")
+    attack = Threat(**{**SMALL, "iterations": 40, **threat})
+    (found, *_) = audit._results(simulator, attack, victims(simulator, attack)[:1])
+    one = replace(attack, iterations=1)
+    (start, *_) = audit._results(after_rounds("fedper"), one, victims(simulator, attack)[:1])
+    assert found["mismatch"] < start["mismatch"]
 
 
 # --- victims --------------------------------------------------------------------------------------
@@ -295,11 +226,11 @@ def test_stored_images_have_the_stored_psnr(folder: Path, store: Store) -> None:
 
 def test_a_server_that_knows_more_explains_what_it_sees_better(folder: Path, store: Store) -> None:
     left = {}
-    for personal in ("guessed", "known"):
+    for personal in ("inferred", "known"):
         threat = Threat(**{**SMALL, "iterations": 60, "personal": personal})
         found = found_by(attacked(configured(folder), store, Options(folder), threat))
         left[personal] = np.median([victim["mismatch"] for victim in found])
-    assert left["known"] < left["guessed"]
+    assert left["known"] < left["inferred"]
 
 
 # --- in a table -----------------------------------------------------------------------------------
@@ -371,7 +302,7 @@ def test_a_trained_run_that_was_not_attacked_is_missing(tmp_path: Path, folder: 
     ("arguments", "sentence"),
     [
         (["--attack", "targt=update"], "did you mean 'target'?"),
-        (["--attack", "target=model"], "allowed: one of gradient, update"),
+        (["--attack", "target=model"], "allowed: one of batch, update"),
         (["--attack", "victims"], "--attack cannot be 'victims'; allowed: NAME=VALUE"),
         (["--attack", "batch_size=0"], "the attack cannot take batch_size='0'"),
     ],
@@ -410,7 +341,7 @@ def test_texts_are_refused_before_anything_trains(tmp_path: Path) -> None:
 def test_the_paper_s_table_says_what_is_attacked() -> None:
     threat = load_table("privacy").threat
     assert threat is not None
-    assert threat.target == "gradient" and threat.batch_size == 1 and threat.victims > 1
+    assert threat.target == "batch" and threat.batch_size == 1 and threat.victims > 1
 
 
 def test_an_unknown_knob_in_a_file_names_the_nearest(tmp_path: Path) -> None:
