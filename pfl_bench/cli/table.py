@@ -186,7 +186,14 @@ def _stored_count(plan: TablePlan) -> int:
 def _show_plan(plan: TablePlan, store: Store, data_dir: Path, jobs: int, on_cluster: bool) -> None:
     from pfl_bench.cli.views import duration, print_grid
     from pfl_bench.execution import longest_first, makespan
-    from pfl_bench.reporting.tables import Pace, estimate, foresee, known_to, plan_table
+    from pfl_bench.reporting.tables import (
+        Pace,
+        estimate,
+        foresee,
+        known_to,
+        plan_table,
+        still_rising,
+    )
 
     plan = foresee(plan, data_dir)
     spec = plan.spec
@@ -199,6 +206,8 @@ def _show_plan(plan: TablePlan, store: Store, data_dir: Path, jobs: int, on_clus
     whole = f"{settled} of {len(cells)} cells whole"
     click.echo(f"stored:     {whole}, {_stored_count(plan)} results in all")
     click.echo(f"missing:    {unsettled} cells, {len(runs)} runs")
+    if told := still_rising(plan):
+        click.echo(f"rising:     {told}")
     impossible = {place: cell.impossible for place, cell in plan.cells.items() if cell.impossible}
     click.echo(f"impossible: {len(impossible)} cells")
     for reason in dict.fromkeys(impossible.values()):

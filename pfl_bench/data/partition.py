@@ -47,11 +47,14 @@ class Partition:
         rows = [np.bincount(y[np.concatenate(parts)], minlength=classes) for parts in held]
         return np.stack(rows)
 
+    def majority_correct(self, y: np.ndarray) -> list[int]:
+        """Of each client's test samples, how many are of its most frequent training class."""
+        held = zip(self.train, self.test, strict=True)
+        return [int((y[test] == np.bincount(y[train]).argmax()).sum()) for train, test in held]
+
     def majority_accuracy(self, y: np.ndarray) -> float:
         """The score of learning nothing but each client's most frequent training class."""
-        held = zip(self.train, self.test, strict=True)
-        right = sum((y[test] == np.bincount(y[train]).argmax()).sum() for train, test in held)
-        return float(right / sum(map(len, self.test)))
+        return sum(self.majority_correct(y)) / sum(map(len, self.test))
 
 
 def minimum_samples(total: int, clients: int) -> int:

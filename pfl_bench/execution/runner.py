@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pfl_bench.base import UserError, unknown
 from pfl_bench.config import RunConfig
@@ -109,7 +110,7 @@ def starts_over(writer: RunWriter, options: Options) -> bool:
     return options.fresh or (options.timed and not had_it)
 
 
-def prepare(config: RunConfig, options: Options) -> tuple[Simulator, dict[str, str]]:
+def prepare(config: RunConfig, options: Options) -> tuple[Simulator, dict[str, Any]]:
     """The run in memory, before the store is touched: what is refused here leaves no trace. With
     it, what the summary will say of the data."""
     dataset, partition = options.given or load_data(config, options.data_dir, options.partition)
@@ -123,7 +124,14 @@ def prepare(config: RunConfig, options: Options) -> tuple[Simulator, dict[str, s
     )
     if not simulator.impossible:
         simulator.prepare()
-    about_data = {"partition_fingerprint": partition.fingerprint}
+    about_data: dict[str, Any] = {
+        "partition_fingerprint": partition.fingerprint,
+        "reference": {
+            "classes": dataset.classes,
+            "majority_correct": partition.majority_correct(dataset.y),
+            "tested": sum(map(len, partition.test)),
+        },
+    }
     if dataset.remark:
         about_data["data"] = dataset.remark
     return simulator, about_data
@@ -131,7 +139,7 @@ def prepare(config: RunConfig, options: Options) -> tuple[Simulator, dict[str, s
 
 def _simulate(
     simulator: Simulator,
-    about_data: dict[str, str],
+    about_data: dict[str, Any],
     writer: RunWriter,
     options: Options,
     watcher: Watcher,

@@ -15,7 +15,7 @@ from typing import Any
 
 from pfl_bench.base import UserError, unknown
 from pfl_bench.reporting import costs
-from pfl_bench.store import Metric, StoredRun
+from pfl_bench.store import Metric, RoundRecord, StoredRun
 
 ENTRY_POINTS = "pfl_bench.metrics"
 MEGA, GIGA = 1e6, 1e9
@@ -35,7 +35,7 @@ def _accuracy(which: str) -> Callable[[StoredRun], float | None]:
 
 def _late_accuracy(run: StoredRun) -> float | None:
     """In percent; None of a run too short for its end to be told from its beginning."""
-    scores = [record.accuracy for record in run.records() if record.accuracy is not None]
+    scores = costs.scores(run.records())
     return 100 * statistics.fmean(scores[-LATE:]) if len(scores) >= LATE else None
 
 
@@ -62,18 +62,14 @@ def mismatches(run: StoredRun) -> list[float]:
     return [victim["mismatch"] for victim in victims]
 
 
-def _per_client(name: str, unit: float = 1.0) -> Callable[[StoredRun], float | None]:
+def _cost(of: Callable[[list[RoundRecord]], float | None]) -> Callable[[StoredRun], float | None]:
+    return lambda run: of(run.records())
+
+
+def _traffic(name: str, unit: float = 1.0) -> Callable[[StoredRun], float | None]:
     def read(run: StoredRun) -> float | None:
-        value = (run.summary or {}).get(f"{name}_per_client")
+        value = costs.per_client(run.records(), name)
         return None if value is None else value / unit
-
-    return read
-
-
-def _convergence(name: str) -> Callable[[StoredRun], float | None]:
-    def read(run: StoredRun) -> float | None:
-        reached = costs.convergence(run.records())
-        return None if reached is None else float(getattr(reached, name))
 
     return read
 
@@ -87,7 +83,7 @@ _OVER = (
     "over all clients' test samples; which model is scored, and when, is each algorithm's own "
     "(`pfl-bench show ALGO`)"
 )
-_COUNTED: dict[str, Any] = {"better": "low", "is_counted": True}
+_COUNTED: dict[str, Any] = {"better": "low", "is_counted": True, "needs": costs.TWO_ROUNDS}
 
 _OF_ALL = (
     Metric(
@@ -130,41 +126,50 @@ _OF_ALL = (
         how="PSNR between a client's image and what an attack recovers of it, both in [0, 1]; the "
         "lower, the less is given away (docs/privacy.md)",
     ),
-    Metric("total_minutes", "minutes until convergence", _convergence("minutes"), better="low"),
     Metric(
-        "iterations", "iterations until convergence", _convergence("round"), better="low", digits=0
+        "total_minutes",
+        "minutes until convergence",
+        _cost(costs.total_minutes),
+        better="low",
+        needs=costs.FLATTENED,
+    ),
+    Metric(
+        "iterations",
+        "iterations until convergence",
+        _cost(costs.iterations),
+        better="low",
+        digits=0,
+        needs=costs.FLATTENED,
     ),
     Metric(
         "minutes_per_iteration",
         "minutes per iteration",
-        _convergence("minutes_per_round"),
+        _cost(costs.minutes_per_iteration),
         better="low",
         digits=3,
+        needs=costs.TWO_ROUNDS,
     ),
     Metric(
         "parameters_up",
         "parameters a client sends per iteration",
-        _per_client("parameters_up"),
+        _traffic("parameters_up"),
         digits=0,
         **_COUNTED,
     ),
     Metric(
         "parameters_down",
         "parameters a client receives per iteration",
-        _per_client("parameters_down"),
+        _traffic("parameters_down"),
         digits=0,
         **_COUNTED,
     ),
     Metric(
-        "megabytes_up",
-        "MB a client sends per iteration",
-        _per_client("bytes_up", MEGA),
-        **_COUNTED,
+        "megabytes_up", "MB a client sends per iteration", _traffic("bytes_up", MEGA), **_COUNTED
     ),
     Metric(
         "megabytes_down",
         "MB a client receives per iteration",
-        _per_client("bytes_down", MEGA),
+        _traffic("bytes_down", MEGA),
         **_COUNTED,
     ),
     Metric("peak_gigabytes", "peak memory", _peak, "GB", better="low"),

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from pfl_bench.base.face import face
 
 if TYPE_CHECKING:
-    from pfl_bench.store import stored_run
+    from pfl_bench.store import curve, stored_run
     from pfl_bench.store.folder import Checkpoint, RunBusy
     from pfl_bench.store.metric import Metric
     from pfl_bench.store.provenance import current_provenance, peak_memory, utc_now

@@ -18,6 +18,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from pfl_bench.store.curve import Patience, still_rising
+
 _NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _TRAFFIC = ("bytes_up", "bytes_down", "parameters_up", "parameters_down")
 _SCORE = {"round", "accuracy", "mean_over_clients", "std_over_clients", "worst_decile"}
@@ -204,19 +206,18 @@ def read_lines(data: bytes, most: int | None = None) -> tuple[list[RoundRecord],
 
 
 class Ending:
-    """Where a run ends: after `rounds`, or once its best accuracy is older than `patience` scored
-    rounds. Told of one round after another, it says whether that was the last."""
+    """Where a run ends: after `rounds`, or when it is out of patience (`curve.Patience`). Told of
+    one round after another, it says whether that was the last."""
 
     def __init__(self, rounds: int, patience: int | None) -> None:
-        self._rounds, self._patience = rounds, patience
-        self._best, self._since = -math.inf, 0
+        self._rounds = rounds
+        self._patience = None if patience is None else Patience(patience)
         self.reached = False
 
     def add(self, record: RoundRecord) -> bool:
-        if (accuracy := record.accuracy) is not None:
-            self._since = 0 if accuracy > self._best else self._since + 1
-            self._best = max(self._best, accuracy)
-        is_impatient = self._patience is not None and self._since >= self._patience
+        if self._patience is not None and record.accuracy is not None:
+            self._patience.add(record.accuracy)
+        is_impatient = self._patience is not None and self._patience.is_out
         self.reached = self.reached or is_impatient or record.round >= self._rounds
         return self.reached
 
@@ -244,6 +245,7 @@ def summarise(records: Sequence[RoundRecord]) -> dict[str, Any]:
     return {
         "best": _score(best[0]) if best else None,
         "last": _score(scored[-1][0]) if scored else None,
+        "still_rising": still_rising([accuracy for _, accuracy in scored]),
         "rounds": len(records),
         "total_seconds": seconds,
         "seconds_per_round": seconds / len(records) if records else None,

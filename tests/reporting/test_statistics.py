@@ -190,17 +190,15 @@ def test_a_tie_with_the_paper_s_winner_is_nobody_s_win() -> None:
 
 def test_where_less_is_better_the_lowest_wins() -> None:
     cells = [
-        cell_plan(("FedAvg", "c"), [0.0], Published(3.0), measure="megabytes_up"),
-        cell_plan(("FedPer", "c"), [0.0], Published(1.0), measure="megabytes_up"),
+        cell_plan(("FedAvg", "c"), [0.0], Published(3.0), measure="peak_gigabytes"),
+        cell_plan(("FedPer", "c"), [0.0], Published(1.0), measure="peak_gigabytes"),
     ]
     config = toy_config()
-    sent = {"FedAvg": 3e6, "FedPer": 2e6}
-    cells = [
-        CellPlan(
-            c.cell, (config,), (stored(config, 50.0, bytes_up_per_client=sent[c.cell.row]),), None
-        )
-        for c in cells
-    ]
+    used = {"FedAvg": 3_000_000_000, "FedPer": 2_000_000_000}
+    runs = {
+        row: stored(config, 50.0, provenance={"peak_memory": peak}) for row, peak in used.items()
+    }
+    cells = [CellPlan(c.cell, (config,), (runs[c.cell.row],), None) for c in cells]
     (line,) = agreement(table_plan(cells, metric="overhead"))
     assert (line.paper_winners, line.our_winners) == (("FedPer",), ("FedPer",))
 

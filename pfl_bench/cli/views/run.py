@@ -16,6 +16,7 @@ from pfl_bench.base import standard_error
 from pfl_bench.config import RunConfig
 from pfl_bench.data import problem
 from pfl_bench.execution import Watcher
+from pfl_bench.reporting import advice, reference
 from pfl_bench.store import RoundRecord, StoredRun
 
 LINE_SECONDS = 5.0
@@ -154,6 +155,10 @@ def _report_one(run: StoredRun) -> None:
                 f"{score['mean_over_clients']:.2%} ± {score['std_over_clients']:.2%}, "
                 f"worst decile {score['worst_decile']:.2%}"
             )
+    if (known := reference(run)) is not None and summary.get("best"):
+        click.echo(f"  reference       {known}")
+    for sentence in advice(run):
+        click.echo(f"  note            {sentence}")
     if summary.get("seconds_per_round") is not None:
         up, down = summary["bytes_up_per_client"], summary["bytes_down_per_client"]
         click.echo(

@@ -68,6 +68,7 @@ def render_page(gathered: Gathered, made: Sequence[dict[str, Any]], store: str) 
         runs=gathered.runs,
         unreadable=gathered.unreadable,
         unfinished=sum(run["status"] == "interrupted" for run in gathered.runs),
+        rising=sum(run["rising"] for run in gathered.runs),
         store=store,
         version=VERSION,
         made=utc_now()[:16].replace("T", " "),

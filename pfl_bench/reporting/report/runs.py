@@ -20,6 +20,7 @@ from pfl_bench import data
 from pfl_bench.base import UserError
 from pfl_bench.config import BOOKKEEPING, RunConfig, as_dict, needs, resolve, run_command
 from pfl_bench.plugins import load_algorithm
+from pfl_bench.reporting.verdict import advice, is_rising, reference
 from pfl_bench.store import RoundRecord, StoredRun, flat, from_json, remarks, summarise, to_json
 
 MEGA = 1e6
@@ -112,6 +113,9 @@ def _told(run: StoredRun, config: RunConfig) -> dict[str, Any]:
         "finished": str(origin.get("finished") or ""),
         "config": _texts(run.config),
         "provenance": _texts({**origin, **_circumstances(summary)}),
+        "rising": run.status == "finished" and is_rising(run),
+        "reference": str(known) if (known := reference(run)) else "",
+        "advice": advice(run),
         "command": run_command(config),
         "needs": needs(config),
         "curve": _curve(records),

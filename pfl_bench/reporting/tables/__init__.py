@@ -6,7 +6,14 @@ from pfl_bench.base.face import face
 
 if TYPE_CHECKING:
     from pfl_bench.reporting.tables import markup
-    from pfl_bench.reporting.tables.content import Entry, Sheet, make_sheet, remarks, signed
+    from pfl_bench.reporting.tables.content import (
+        Entry,
+        Sheet,
+        make_sheet,
+        remarks,
+        signed,
+        still_rising,
+    )
     from pfl_bench.reporting.tables.plan import (
         CellPlan,
         Pace,

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 from pfl_bench.reporting import costs
 from pfl_bench.reporting.metrics import attack_figures, metric, mismatches
 from pfl_bench.reporting.statistics import Agreement, agreement, is_standin
-from pfl_bench.store import stored_run
+from pfl_bench.reporting.verdict import MARK, reference, rising
+from pfl_bench.store import curve, stored_run
 
 if TYPE_CHECKING:
     from pfl_bench.config import RunConfig
     from pfl_bench.reporting.tables.plan import CellPlan, Place, TablePlan
-    from pfl_bench.reporting.tables.spec import Published
+    from pfl_bench.reporting.tables.spec import Cell, Published
     from pfl_bench.store import Metric, StoredRun
 
 
@@ -49,6 +50,8 @@ class Entry:
     is_best: bool
     mark: str | None
     """The footnote that says why the cell is skipped, diverged or without a figure."""
+    rising: int = 0
+    """How many of its runs still rise."""
 
     @property
     def difference(self) -> float | None:
@@ -67,7 +70,15 @@ class Entry:
         seeds = f"{self.seeds}" if self.seeds == self.wanted else f"{self.seeds} of {self.wanted}"
         is_plain = self.std is None or (self.measure.is_counted and not self.std)
         spread = "" if is_plain else f" ± {self.measure.show(self.std or 0.0)}"
-        return f"{self.measure.show(self.mean)}{spread} ({seeds})"
+        mark = f" {MARK}" if self.rising else ""
+        return f"{self.measure.show(self.mean)}{spread} ({seeds}){mark}"
+
+    @property
+    def shown(self) -> str:
+        """Our mean alone, for a picture."""
+        if self.mean is None:
+            return self.figure
+        return self.measure.show(self.mean) + (f" {MARK}" if self.rising else "")
 
     @property
     def beside(self) -> str:
@@ -98,7 +109,7 @@ def make_sheet(plan: TablePlan) -> Sheet:
     marks = _Marks()
     ranks, best = _competition(plan)
     entries = {
-        place: _entry(cell, ranks.get(place), place in best, marks)
+        place: _entry(cell, ranks.get(place), place in best, marks, plan.spec.metric == "accuracy")
         for place, cell in plan.cells.items()
     }
     return Sheet(plan, entries, marks.texts, facts(plan), agreement(plan))
@@ -128,7 +139,9 @@ class _Marks:
         return mark
 
 
-def _entry(cell: CellPlan, ranks: Ranks | None, is_best: bool, marks: _Marks) -> Entry:
+def _entry(
+    cell: CellPlan, ranks: Ranks | None, is_best: bool, marks: _Marks, shows_accuracy: bool
+) -> Entry:
     values = list(cell.figures.values())
     measure = metric(cell.cell.measure)
     told = ""
@@ -148,6 +161,7 @@ def _entry(cell: CellPlan, ranks: Ranks | None, is_best: bool, marks: _Marks) ->
         ranks=ranks,
         is_best=is_best,
         mark=marks.mark(told) if told else None,
+        rising=rising(cell.runs) if cell.mean is not None and shows_accuracy else 0,
     )
 
 
@@ -208,6 +222,8 @@ def facts(plan: TablePlan) -> dict[str, str]:
         "Seeds": f"{plan.seeds} per cell",
         "Scoring": _scoring(plan),
         "Cells": _legend(plan, any(map(is_standin, cells))),
+        "Still rising": still_rising(plan),
+        "Without training": _references(plan),
         "Attack": str(plan.spec.threat or ""),
         "Floor": _floor(runs) if plan.spec.threat else "",
         "Mismatch": _mismatch(plan) if plan.spec.threat else "",
@@ -229,6 +245,51 @@ def _scoring(plan: TablePlan) -> str:
 def _metrics(plan: TablePlan) -> list[Metric]:
     """What the table shows, each once."""
     return [metric(name) for name in dict.fromkeys(c.measure for c in plan.spec.cells.values())]
+
+
+def still_rising(plan: TablePlan) -> str:
+    """How many cells of a table of accuracies still rise, and what that means; often nothing."""
+    if plan.spec.metric != "accuracy":
+        return ""
+    trained = [cell for cell in plan.cells.values() if cell.mean is not None]
+    count = sum(rising(cell.runs) > 0 for cell in trained)
+    if not count:
+        return ""
+    return (
+        f"{count} of {len(trained)} cells, marked {MARK}, have a run that more rounds would change "
+        f"(--rounds, or a longer --patience): {curve.RISING}"
+    )
+
+
+def _references(plan: TablePlan) -> str:
+    """What answers without training score in each line of a table of accuracies."""
+    if plan.spec.metric != "accuracy":
+        return ""
+    told = {line: _reference(plan, cells) for line, cells in plan.spec.lines().items()}
+    known = {line: text for line, text in told.items() if text}
+    if not known:
+        return ""
+    if len(set(known.values())) == 1 and len(known) == len(told):
+        known = {"every line": next(iter(known.values()))}
+    listed = "; ".join(f"{line}: {text}" for line, text in known.items())
+    return (
+        "accuracy of always answering a client's most frequent training class, and of a guess: "
+        f"{listed}"
+    )
+
+
+def _reference(plan: TablePlan, cells: Iterable[Cell]) -> str:
+    """Where the cells of a line differ in their data, each is told under its own name."""
+    found: dict[str, list[str]] = {}
+    for cell in cells:
+        runs = plan.cells[cell.row, cell.column].runs
+        known = next((one for run in runs if run and (one := reference(run))), None)
+        if known is not None:
+            text = f"{known.most_frequent:.2f} and {known.chance:.2f} %"
+            found.setdefault(text, []).append(plan.spec.competitor(cell))
+    if len(found) < 2:
+        return next(iter(found), "")
+    return ", ".join(f"{text} ({', '.join(names)})" for text, names in found.items())
 
 
 def _notes(plan: TablePlan) -> dict[str, str]:

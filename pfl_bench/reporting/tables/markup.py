@@ -24,7 +24,7 @@ _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
     "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
     "±": r"$\pm$", "−": "$-$", "–": "--", "|": r"$\mid$", "<": "$<$", ">": "$>$", "…": r"\dots{}",
-    "×": r"$\times$", "`": "",
+    "×": r"$\times$", "`": "", "↗": r"$\nearrow$",
     **{letter: rf"$\{word}$" for letter, word in GREEK.items()},
 }  # fmt: skip
 

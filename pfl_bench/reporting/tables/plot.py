@@ -19,6 +19,7 @@ from pfl_bench.base import plot_style
 from pfl_bench.data import title
 from pfl_bench.reporting.metrics import attack_figures, metric
 from pfl_bench.reporting.tables.content import Sheet, make_sheet, remarks
+from pfl_bench.reporting.verdict import MARK
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -55,7 +56,9 @@ def _title(sheet: Sheet, letters: int) -> str:
     standin = any(entry.standin for entry in sheet.entries.values())
     data = "embedded stand-in data, not the paper's" if standin else _share(sheet.plan)
     below = f"profile {sheet.plan.profile.name}, {_seeds(sheet)}, {data}"
-    told = (sheet.plan.spec.caption, below, *_remarks(sheet.plan))
+    rising = any(entry.rising for entry in sheet.entries.values())
+    mark = (f"{MARK} more rounds would change this cell",) if rising else ()
+    told = (sheet.plan.spec.caption, below, *mark, *_remarks(sheet.plan))
     return "\n".join(textwrap.fill(line, letters) for line in told)
 
 
@@ -108,7 +111,7 @@ def _heat_map(sheet: Sheet) -> Figure:
                 words[place] = entry.figure
                 continue
             behind[place] = entry.mean - min(means) if lower else max(means) - entry.mean
-            words[place] = entry.measure.show(entry.mean)
+            words[place] = entry.shown
     figure, (axes,) = plot_style.blank(2.6 + 0.95 * len(spec.columns), 1.6 + 0.36 * len(spec.rows))
     axes.set_facecolor(ABSENT)
     farthest = float(np.nan_to_num(behind).max()) or 1.0
@@ -217,7 +220,7 @@ def _bar_panel(axes: Axes, sheet: Sheet, names: list[str], places: list[tuple[st
         spread = entry.std if entry.std and entry.mean is not None else 0.0
         if spread:
             axes.errorbar(lengths[k], k, xerr=spread, color="black", linewidth=1, capsize=2)
-        word = entry.figure if entry.mean is None else entry.measure.show(entry.mean)
+        word = entry.figure if entry.mean is None else entry.shown
         axes.annotate(
             word,
             (lengths[k] + spread, k),

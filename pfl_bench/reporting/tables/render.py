@@ -341,6 +341,7 @@ def _csv_line(sheet: Sheet, place: tuple[str, str], entry: Entry) -> dict[str, A
         "mean": entry.mean,
         "std": entry.std if entry.mean is not None else None,
         "seeds": entry.seeds,
+        "still_rising": entry.rising,
         "published_status": paper.status if paper else None,
         "published_mean": shown.mean if shown else None,
         "published_std": shown.std if shown else None,

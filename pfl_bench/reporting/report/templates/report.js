@@ -549,6 +549,8 @@
   function detail(run) {
     const inside = make("div", { class: "inside" });
     if (run.reason) inside.append(make("p", { class: "status" }, `${run.status}: ${run.reason}`));
+    for (const sentence of run.advice) inside.append(make("p", { class: "status" }, sentence));
+    if (run.reference) inside.append(make("p", { class: "muted" }, `Without training: ${run.reference}`));
     if (run.status === "interrupted") inside.append(make("p", { class: "status" }, `Unfinished after ${count(run.rounds, "round")}; the command continues it.`));
     if (run.command) {
       const button = make("button", { type: "button", class: "copy", "data-copy": run.command }, "Copy");

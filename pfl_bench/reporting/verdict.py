@@ -1,0 +1,90 @@
+"""What must be said of how a run ended: whether it still rises, how it stands to answers that take
+no training, and what to try.
+
+The rule is in `pfl_bench.store.curve`; what the data alone would score is kept with the run, so
+that no data is needed here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pfl_bench.store import RoundRecord, StoredRun, curve
+
+MARK = "↗"
+"""Stands beside a value that more rounds would change."""
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What takes no training: the accuracies (in percent) of always answering a client's most
+    frequent training class, and of guessing; and on each client, how many answers the first gets
+    right."""
+
+    most_frequent: float
+    chance: float
+    correct: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"most frequent class {self.most_frequent:.2f} %, chance {self.chance:.2f} %"
+
+
+def reference(run: StoredRun) -> Reference | None:
+    """None of a run that was stored before this was kept."""
+    kept: Any = (run.summary or {}).get("reference")
+    if not _is_sound(kept):
+        return None
+    correct, tested = kept["majority_correct"], kept["tested"]
+    return Reference(100 * sum(correct) / tested, 100 / kept["classes"], tuple(correct))
+
+
+def _is_sound(kept: Any) -> bool:
+    """A checksum does not tell what was never a reference."""
+    if not isinstance(kept, Mapping):
+        return False
+    counts, numbers = kept.get("majority_correct"), (kept.get("classes"), kept.get("tested"))
+    return (
+        isinstance(counts, list)
+        and all(type(n) is int and n > 0 for n in numbers)
+        and all(type(n) is int and n >= 0 for n in counts)
+        and sum(counts) <= kept["tested"]
+    )
+
+
+def is_rising(run: StoredRun) -> bool:
+    """Whether more rounds would change the run's score."""
+    told = (run.summary or {}).get("still_rising")
+    if isinstance(told, bool):
+        return told
+    records = run.records()
+    return curve.still_rising([r.accuracy for r in records if r.accuracy is not None])
+
+
+def rising(runs: Iterable[StoredRun | None]) -> int:
+    """How many of the finished ones still rise."""
+    return sum(is_rising(run) for run in runs if run is not None and run.status == "finished")
+
+
+def best_record(run: StoredRun) -> RoundRecord | None:
+    """The round whose accuracy is the run's score: the earliest of the best."""
+    scored = [record for record in run.records() if record.accuracy is not None]
+    return max(scored, key=lambda record: record.accuracy or 0.0, default=None)
+
+
+def advice(run: StoredRun) -> list[str]:
+    """What to know and try, a sentence each; nothing of a run that is flat and learnt something."""
+    best = (run.summary or {}).get("best")
+    if run.status != "finished" or not best:
+        return []
+    said, rounds = [], int((run.summary or {}).get("rounds") or 0)
+    known = reference(run)
+    if known is not None and 100 * best["accuracy"] <= known.most_frequent:
+        said.append(
+            "no better than always answering a client's most frequent class: nothing useful was "
+            "learnt yet; try more rounds (--rounds) or another learning rate (--lr)"
+        )
+    if is_rising(run):
+        said.append(f"still rising after {rounds} rounds; try --rounds {2 * rounds}")
+    return said
