@@ -138,12 +138,7 @@ class Network:
         on stays as it is.
         """
         names = self.trainable_parts if parts is None else parts
-        parameters = self.parameters(parts)
-        with factored(layer for name in names for layer in self._large[name]) as calls:
-            value = loss()
-        outputs = [call.y for call in calls]
-        # A loss can also name a large weight itself, hence weights and outputs; or neither.
-        gradients = torch.autograd.grad(value, [*parameters, *outputs], allow_unused=True)
+        value, descend = self._slope(loss, names)
         decay = {name: self[name].clone() for name in names} if weight_decay else {}
         if toward is not None:
             self.pull(toward, lr * strength)
@@ -151,14 +146,30 @@ class Network:
             self[part].add_(theta, alpha=-lr * weight_decay)
         for part, vector in (correction or {}).items():
             self[part].add_(vector, alpha=-lr)
-        reached = [(p, g) for p, g in zip(parameters, gradients, strict=False) if g is not None]
-        with torch.no_grad():
+        descend(lr)
+        return value.detach()
+
+    def _slope(
+        self, loss: Callable[[], Tensor], names: Sequence[str]
+    ) -> tuple[Tensor, Callable[[float], None]]:
+        """The loss, and what moves some parts down its gradient here by a learning rate."""
+        parameters = self.parameters(names)
+        with factored(layer for name in names for layer in self._large[name]) as calls:
+            value = loss()
+        outputs = [call.y for call in calls]
+        # A loss can also name a large weight itself, hence weights and outputs; or neither.
+        gradients = torch.autograd.grad(value, [*parameters, *outputs], allow_unused=True)
+
+        @torch.no_grad()
+        def descend(lr: float) -> None:
+            reached = [(p, g) for p, g in zip(parameters, gradients, strict=False) if g is not None]
             if reached:
                 torch._foreach_add_(*map(list, zip(*reached, strict=True)), alpha=-lr)
             for call, gradient in zip(calls, gradients[len(parameters) :], strict=True):
                 if gradient is not None:
                     call.add(gradient, -lr)
-        return value.detach()
+
+        return value, descend
 
     @torch.no_grad()
     def pull(self, toward: Mapping[str, Tensor], strength: float) -> None:

@@ -80,24 +80,13 @@ class UnrolledNetwork(Network):
         rest = self.vector.new_zeros(self.vector.numel() - self.trainable.numel())
         self.vector.add_(torch.cat([*pieces, rest]), alpha=-lr)
 
-    def step(
-        self,
-        loss: Callable[[], Tensor],
-        lr: float,
-        parts: Sequence[str] | None = None,
-        toward: Mapping[str, Tensor] | None = None,
-        strength: float = 0.0,
-        correction: Mapping[str, Tensor] | None = None,
-    ) -> Tensor:
+    def _slope(
+        self, loss: Callable[[], Tensor], names: Sequence[str]
+    ) -> tuple[Tensor, Callable[[float], None]]:
         with torch.enable_grad():
             value = loss()
-            gradients = self.gradients(value, parts)
-            if toward is not None:
-                self.pull(toward, lr * strength)
-            self.descend(gradients, lr, parts)
-            for part, vector in (correction or {}).items():
-                self[part].add_(vector, alpha=-lr)
-        return value.detach()
+            gradients = self.gradients(value, names)
+        return value, lambda lr: self.descend(gradients, lr, names)
 
     def pull(self, toward: Mapping[str, Tensor], strength: float) -> None:
         for part, value in toward.items():
