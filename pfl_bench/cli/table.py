@@ -32,8 +32,10 @@ FAILED = 1
 @click.option("--columns", multiple=True, metavar="A,B", help="Only these columns.")
 @click.option(
     "--score", default="best", metavar="A,B",
-    help="The round that counts: best (as in the paper), last, late (mean of the last 20), or the "
-    "loss after the last; a table for each.",
+    help="What counts: the round best (as in the paper), last or late (mean of the last 20); loss, "
+    "after the last; over clients, in the best round, their mean (clients), spread, worst tenth "
+    "(worst), the share below-local or below-majority (their most frequent class); or a plugin's "
+    "metric. A table for each.",
 )  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Print what is stored, missing and impossible.")
 @click.option("--render-only", is_flag=True, help="Render what is stored; never train.")

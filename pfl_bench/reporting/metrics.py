@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
 from pfl_bench.base import UserError, unknown
 from pfl_bench.reporting import costs
+from pfl_bench.reporting.verdict import best_record, reference
 from pfl_bench.store import Metric, RoundRecord, StoredRun
 
 ENTRY_POINTS = "pfl_bench.metrics"
@@ -23,14 +24,39 @@ LATE = 20
 """Scored rounds at the end of a run that a mean is taken over."""
 
 
-def _accuracy(which: str) -> Callable[[StoredRun], float | None]:
+def _score(which: str, name: str = "accuracy") -> Callable[[StoredRun], float | None]:
     """Of the best or the last round, in percent."""
 
     def read(run: StoredRun) -> float | None:
         score = (run.summary or {}).get(which)
-        return None if score is None else 100 * score["accuracy"]
+        return None if score is None else 100 * score[name]
 
     return read
+
+
+def _worse_off(run: StoredRun, other: StoredRun) -> float | None:
+    """The percentage of clients, those without test samples aside, that have fewer right answers in
+    the run's best round than in the other's; None where the two do not have the same clients."""
+    prints = [(each.summary or {}).get("partition_fingerprint") for each in (run, other)]
+    rival = best_record(other)
+    if prints[0] != prints[1] or rival is None:
+        return None
+    return _share_below(run, rival.correct or [])
+
+
+def _below_majority(run: StoredRun) -> float | None:
+    """The same beside always answering a client's most frequent training class."""
+    known = reference(run)
+    return None if known is None else _share_below(run, known.correct)
+
+
+def _share_below(run: StoredRun, correct: Sequence[int]) -> float | None:
+    best = best_record(run)
+    if best is None or not len(best.correct or []) == len(best.total or []) == len(correct):
+        return None
+    clients = zip(best.correct or [], best.total or [], correct, strict=True)
+    below = [ours < theirs for ours, total, theirs in clients if total]
+    return 100 * sum(below) / len(below) if below else None
 
 
 def _late_accuracy(run: StoredRun) -> float | None:
@@ -79,24 +105,22 @@ def _peak(run: StoredRun) -> float | None:
     return None if peak is None else peak / GIGA
 
 
-_OVER = (
-    "over all clients' test samples; which model is scored, and when, is each algorithm's own "
-    "(`pfl-bench show ALGO`)"
-)
+_MODEL = "which model is scored, and when, is each algorithm's own (`pfl-bench show ALGO`)"
+_OVER = f"over all clients' test samples; {_MODEL}"
 _COUNTED: dict[str, Any] = {"better": "low", "is_counted": True, "needs": costs.TWO_ROUNDS}
 
 _OF_ALL = (
     Metric(
         "accuracy",
         "test accuracy",
-        _accuracy("best"),
+        _score("best"),
         "%",
         how=f"the best round's accuracy, correct predictions {_OVER}",
     ),
     Metric(
         "last_accuracy",
         "test accuracy of the last round",
-        _accuracy("last"),
+        _score("last"),
         "%",
         how=f"the last round's accuracy, correct predictions {_OVER}",
     ),
@@ -115,6 +139,52 @@ _OF_ALL = (
         better="low",
         digits=3,
         how=f"cross-entropy after the last round, mean {_OVER}",
+    ),
+    Metric(
+        "mean_over_clients",
+        "test accuracy, mean over clients",
+        _score("best", "mean_over_clients"),
+        "%",
+        how=f"the best round's accuracy of each client, every client counting alike; {_MODEL}",
+    ),
+    Metric(
+        "std_over_clients",
+        "test accuracy, standard deviation over clients",
+        _score("best", "std_over_clients"),
+        "points",
+        better="low",
+        how=f"the spread of the clients' accuracies in the best round; {_MODEL}",
+    ),
+    Metric(
+        "worst_decile",
+        "test accuracy of the worst tenth of clients",
+        _score("best", "worst_decile"),
+        "%",
+        how="the mean accuracy of the tenth of the clients (at least one) that is worst off in the "
+        f"best round; {_MODEL}",
+    ),
+    Metric(
+        "below_local",
+        "clients worse off than alone",
+        _worse_off,
+        "%",
+        better="low",
+        digits=1,
+        beside="local",
+        needs="a finished run of Local on the same data, terms and seed",
+        how="the share of clients with fewer right answers in the best round than in that of Local "
+        f"with the same seed; {_MODEL}",
+    ),
+    Metric(
+        "below_majority",
+        "clients worse off than with their most frequent class",
+        _below_majority,
+        "%",
+        better="low",
+        digits=1,
+        needs="a run that kept what its data alone would score",
+        how="the share of clients with fewer right answers in the best round than always answering "
+        f"the client's most frequent training class gives; {_MODEL}",
     ),
     Metric(
         "psnr",
@@ -177,7 +247,17 @@ _OF_ALL = (
 METRICS = {metric.name: metric for metric in _OF_ALL}
 """What runs of every algorithm have, by name."""
 
-SCORES = {"best": "accuracy", "last": "last_accuracy", "late": "late_accuracy", "loss": "test_loss"}
+SCORES = {
+    "best": "accuracy",
+    "last": "last_accuracy",
+    "late": "late_accuracy",
+    "loss": "test_loss",
+    "clients": "mean_over_clients",
+    "spread": "std_over_clients",
+    "worst": "worst_decile",
+    "below-local": "below_local",
+    "below-majority": "below_majority",
+}
 """What a table of accuracies can be scored by; the paper scores by the best round."""
 
 

@@ -77,12 +77,17 @@ def test_a_stored_run_gives_every_measure_of_overhead(tmp_path: Path) -> None:
         parameters_up=2_000_000,
         parameters_down=1_000_000,
     )
-    found = {name: measure.of(run) for name, measure in METRICS.items()}
+    found = {name: measure.read(run) for name, measure in METRICS.items()}
     assert found == {
         "accuracy": 50.0,
         "last_accuracy": 50.0,
         "late_accuracy": None,  # of three rounds
         "test_loss": 1.0,
+        "mean_over_clients": 50.0,
+        "std_over_clients": 0.0,
+        "worst_decile": 50.0,
+        "below_local": None,  # takes a run of Local
+        "below_majority": None,  # nothing is known of the data
         "psnr": None,
         "total_minutes": 11.0,
         "iterations": 2,
@@ -98,7 +103,8 @@ def test_a_stored_run_gives_every_measure_of_overhead(tmp_path: Path) -> None:
 def test_scores_tell_the_best_the_last_and_the_late_rounds_apart(tmp_path: Path) -> None:
     correct = [900, *range(1, 25), 10]
     run = stored_rounds(tmp_path, toy_config(), correct, [1.0] * 26)
-    found = {score: METRICS[measure].of(run) for score, measure in SCORES.items()}
+    scores = ("best", "last", "late", "loss")
+    found = {score: METRICS[SCORES[score]].of(run) for score in scores}
     late = sum((*range(6, 25), 10)) / 20 / 10
     assert found == {"best": 90.0, "last": 1.0, "late": pytest.approx(late), "loss": 1.0}
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fakeplans import stored
+from smalltables import computed_here, small_plan, small_spec
 from toy import toy_config
 
 from pfl_bench.base.errors import UserError
@@ -14,8 +16,13 @@ from pfl_bench.plugins import offers, registry
 from pfl_bench.plugins.registry import load_algorithm, load_plugin
 from pfl_bench.reporting.figures import method_figure, method_figures
 from pfl_bench.reporting.metrics import METRICS, _brought, brought_metrics, metric
+from pfl_bench.reporting.tables.content import make_sheet
 from pfl_bench.reporting.tables.spec import load_table
+from pfl_bench.reporting.verdict import best_record
 from pfl_bench.store.metric import Metric
+from pfl_bench.store.records import RoundRecord, summarise
+from pfl_bench.store.store import Store
+from pfl_bench.store.stored_run import StoredRun
 
 PLUGIN = """
 from pfl_bench.engine import Algorithm
@@ -139,3 +146,67 @@ def test_a_package_s_metric_that_cannot_be_used_is_told_of_when_asked_for_and_no
             metric("odd")
     finally:
         _brought.cache_clear()
+
+
+# --- over clients -----------------------------------------------------------------------------
+
+
+def _over_clients(folder: Path, algo: str, correct: list[list[int]], **summary: Any) -> StoredRun:
+    """A stored run with so many correct of 10, 20 and no test samples, by round and client."""
+    records = [
+        RoundRecord(round, [0], counts, [10, 20, 0], [1.0] * 3, seconds={"total": 1.0})
+        for round, counts in enumerate(correct, start=1)
+    ]
+    home = folder / algo
+    home.mkdir()
+    (home / "rounds.jsonl").write_text("".join(record.to_line() for record in records))
+    facts = {**summarise(records), "partition_fingerprint": "same", **summary}
+    return StoredRun(home, toy_config(algo).to_dict(), facts, "finished", home=home)
+
+
+def test_clients_count_alike_however_many_samples_they_have(tmp_path: Path) -> None:
+    run = _over_clients(tmp_path, "fedavg", [[1, 1, 0], [9, 10, 0], [1, 2, 0]])
+    assert metric("mean_over_clients").read(run) == pytest.approx((90 + 50) / 2)
+    assert metric("std_over_clients").read(run) == pytest.approx(20.0)
+    assert metric("worst_decile").read(run) == pytest.approx(50.0)
+
+
+def test_the_share_worse_off_than_alone_compares_the_best_rounds_client_by_client(
+    tmp_path: Path,
+) -> None:
+    run = _over_clients(tmp_path, "fedavg", [[9, 10, 0], [1, 1, 0]])
+    alone = _over_clients(tmp_path, "local", [[2, 2, 0], [8, 11, 0]])
+    shown = metric("below_local")
+    assert shown.read(run, alone) == pytest.approx(50.0)  # the second of two; the third has no test
+    assert shown.read(alone, alone) == 0.0
+    assert shown.read(run) is None
+    elsewhere = _over_clients(tmp_path, "ditto", [[9, 9, 0]], partition_fingerprint="another")
+    assert shown.read(run, elsewhere) is None
+
+
+def test_the_share_below_the_most_frequent_class(tmp_path: Path) -> None:
+    kept = {"classes": 10, "majority_correct": [10, 9, 0], "tested": 30}
+    run = _over_clients(tmp_path, "fedavg", [[9, 10, 0]], reference=kept)
+    assert metric("below_majority").read(run) == pytest.approx(50.0)
+    assert metric("below_majority").read(_over_clients(tmp_path, "local", [[9, 9, 0]])) is None
+    short = {**kept, "majority_correct": [10, 9]}
+    other = _over_clients(tmp_path, "fedper", [[9, 10, 0]], reference=short)
+    assert metric("below_majority").read(other) is None
+
+
+def test_a_table_finds_local_s_runs_in_the_store(tmp_path: Path) -> None:
+    store = Store(tmp_path / "results")
+    plan = small_plan(small_spec("fedavg").scored("below-local"), store)
+    computed_here(plan, store)
+    plan = small_plan(small_spec("fedavg").scored("below-local"), store)
+    (entry,) = make_sheet(plan).entries.values()
+    assert entry.figure == "–" and entry.mark == "a"  # Local has not run, and the footnote says so
+    whole = small_plan(small_spec("fedavg", "local"), store)
+    computed_here(whole, store)
+    scored = small_spec("fedavg", "local").scored("below-local")
+    shown = small_plan(scored, store)
+    assert shown.cells["local", "only"].mean == 0.0
+    ours, alone = (best_record(run) for cell in shown.cells.values() for run in cell.runs if run)
+    assert ours is not None and alone is not None
+    below = [a < b for a, b in zip(ours.correct or [], alone.correct or [], strict=True)]
+    assert shown.cells["fedavg", "only"].mean == pytest.approx(100 * sum(below) / len(below))

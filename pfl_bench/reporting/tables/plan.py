@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from pfl_bench.base import UserError, unknown
 from pfl_bench.config import Profile, RunConfig
 from pfl_bench.engine import Simulator
 from pfl_bench.execution import Fingerprint, configure, load_data
-from pfl_bench.plugins import load_algorithm
+from pfl_bench.plugins import load_algorithm, method_facts
 from pfl_bench.privacy import Threat, with_attack
 from pfl_bench.reporting.metrics import metric
 from pfl_bench.reporting.tables.spec import Cell, TableSpec, table_names
@@ -28,6 +28,14 @@ from pfl_bench.store import Store, StoredRun
 
 Place = tuple[str, str]
 """A cell's row and column."""
+
+
+Peer = Callable[[RunConfig, str], StoredRun | None]
+"""The stored run of another method on the same data, terms and seed."""
+
+
+def _no_peer(config: RunConfig, algo: str) -> StoredRun | None:
+    return None
 
 
 @dataclass(frozen=True)
@@ -39,6 +47,7 @@ class CellPlan:
     configs: tuple[RunConfig, ...]
     runs: tuple[StoredRun | None, ...]
     impossible: str | None = None
+    peer: Peer = field(default=_no_peer, compare=False, repr=False)
 
     @property
     def status(self) -> str:
@@ -70,7 +79,7 @@ class CellPlan:
         """What the cell measures, by seed, of the runs that are finished."""
         measure = metric(self.cell.measure)
         found = {
-            config.seed: measure.of(run)
+            config.seed: measure.read(run, self.peer(config, measure.beside))
             for config, run in zip(self.configs, self.runs, strict=True)
             if run is not None and run.status == "finished"
         }
@@ -192,8 +201,16 @@ def plan_table(
             with contextlib.suppress(UserError):
                 here = _seeded(make(), seeds)
                 configs = here if any(map(find, here)) else configs
-        cells[place] = _known(CellPlan(cell, configs, tuple(map(find, configs))))
+        runs = tuple(map(find, configs))
+        cells[place] = _known(CellPlan(cell, configs, runs, peer=partial(_peer, store)))
     return TablePlan(spec, profile, seeds, cells)
+
+
+def _peer(store: Store, config: RunConfig, algo: str) -> StoredRun | None:
+    if not algo:
+        return None
+    run = store.find(replace(config, **method_facts(algo, config.model), record=()))
+    return run if _has(run, "finished") else None
 
 
 def _seeded(first: RunConfig, seeds: int) -> tuple[RunConfig, ...]:

@@ -116,7 +116,9 @@ def _heat_map(sheet: Sheet) -> Figure:
     axes.set_facecolor(ABSENT)
     farthest = float(np.nan_to_num(behind).max()) or 1.0
     line = "column" if spec.compared == "rows" else "row"
-    unit = "points behind" if spec.score != "loss" else "loss above"
+    shown = metric(next(iter(spec.cells.values())).measure)
+    unit = "points" if shown.unit in ("%", "points") else shown.unit or shown.title
+    apart = f"{unit} {'above' if shown.lower_is_better else 'behind'}"
     sns.heatmap(
         behind,
         ax=axes,
@@ -130,7 +132,7 @@ def _heat_map(sheet: Sheet) -> Figure:
             for name in spec.columns
         ],
         yticklabels=list(map(plot_style.plain, spec.rows)),
-        cbar_kws={"label": f"{unit} the best of the {line}"},
+        cbar_kws={"label": f"{apart} the best of the {line}"},
     )
     _write_cells(axes, sheet, words, behind, farthest)
     axes.tick_params(axis="x", rotation=0, labelsize=8, length=0)
