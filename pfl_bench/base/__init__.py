@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pfl_bench.base.plot_style import COLUMN, FORMATS, PAGE, picture_format
     from pfl_bench.base.seeds import numpy_generator
     from pfl_bench.base.signals import heed_no_more, obey_parent, terminable
+    from pfl_bench.base.spelling import GREEK, meant, plain, typed
     from pfl_bench.base.streams import guarded, printable
     from pfl_bench.base.terminal import standard_error, standard_output
     from pfl_bench.base.version import VERSION

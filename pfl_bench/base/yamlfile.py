@@ -11,6 +11,7 @@ import yaml
 
 from pfl_bench.base.errors import UserError, shown, unknown
 from pfl_bench.base.paths import user_path
+from pfl_bench.base.spelling import meant
 
 LARGEST_BYTES = 2**18
 """Ten times the largest table of the paper; reading more takes seconds that nobody asked for."""
@@ -95,9 +96,10 @@ def packaged_names(package: str) -> list[str]:
 
 def find_yaml(kind: str, name: str, package: str) -> Path:
     """The file of a packaged name, or the user's own file where a path is given."""
-    if name in packaged_names(package):
-        return Path(str(resources.files(package) / f"{name}.yaml"))
+    names = packaged_names(package)
+    if (known := meant(name, names)) in names:
+        return Path(str(resources.files(package) / f"{known}.yaml"))
     own = user_path(name)
     if own.suffix not in (".yaml", ".yml"):
-        raise unknown(kind, name, packaged_names(package))
+        raise unknown(kind, name, names)
     return own

@@ -1,13 +1,14 @@
-"""`pfl-bench compare A B`: two stored results side by side. Reads only."""
+"""`pfl-bench compare A B`: two stored results side by side, or two methods. Reads only."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from pfl_bench.base import results_dir, standard_output, user_path
+from pfl_bench.base import UserError, meant, results_dir, standard_output, user_path
 from pfl_bench.cli.results import named_run
 from pfl_bench.store import Store
 
@@ -30,13 +31,20 @@ if TYPE_CHECKING:
 def compare(a: str, b: str, folder: Path | None, plot: Path | None) -> None:
     """Put two stored results side by side: settings, figures and curves.
 
-    A and B are the beginnings of keys as `results list` prints them, or folders of runs."""
+    A and B are the beginnings of keys as `results list` prints them, or folders of runs. Two names
+    of algorithms compare all that both have run, on the seeds they share."""
     from pfl_bench.base import picture_format
-    from pfl_bench.reporting import comparison
+    from pfl_bench.reporting import comparison, stored_methods
 
     if plot is not None:
         picture_format(plot)  # a mistake is told before anything is printed
     store = Store(results_dir(folder))
+    methods = stored_methods(store.all())
+    if {meant(a, methods), meant(b, methods)} <= set(methods):
+        if plot is not None:
+            raise UserError("--plot draws two runs; methods are drawn by `pfl-bench figure curves`")
+        _print_methods(a, b, store)
+        return
     found = comparison.compare(named_run(a, store), named_run(b, store), store.remarks())
     names = _names(found)
     for name, side, problem in zip("AB", (found.a, found.b), found.problems, strict=True):
@@ -50,6 +58,26 @@ def compare(a: str, b: str, folder: Path | None, plot: Path | None) -> None:
         plot = user_path(plot)
         comparison.save_curves(found, names, plot)
         click.echo(f"\nBoth curves are drawn in {plot}.")
+
+
+def _print_methods(a: str, b: str, store: Store) -> None:
+    from pfl_bench.reporting import duels
+    from pfl_bench.reporting.tables import signed
+
+    found = duels(store.all(), a, b)
+    if not found:
+        raise UserError(f"{a} and {b} have no problem and seed in common in {store.root}")
+    rows = []
+    for duel in found:
+        problem = f"{duel.problem}; {duel.variant}" if duel.variant else duel.problem
+        (mean_a, mean_b), (ahead_a, ahead_b) = duel.means, duel.better
+        gap = signed(mean_b - mean_a, 2)
+        rows.append(
+            (problem, f"{mean_a:.2f}", f"{mean_b:.2f}", gap, f"{ahead_a} : {ahead_b}",
+             ",".join(map(str, duel.seeds)))
+        )  # fmt: skip
+    click.echo("best accuracy (%), mean over the seeds that both have run")
+    _table(("problem", a, b, f"{b} − {a}", "seeds won", "seeds"), rows)
 
 
 def _names(found: Comparison) -> tuple[str, str]:
@@ -110,7 +138,7 @@ def _print_curves(found: Comparison) -> None:
         click.echo(f"{name}  {bars(curve, rounds, low, high)}")
 
 
-def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
+def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
     from rich import box
     from rich.table import Table
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from pfl_bench.base import UserError, shown, standard_error, standard_output, user_path
+from pfl_bench.base import UserError, meant, shown, standard_error, standard_output, user_path
 
 data_dir_option = click.option(
     "--data-dir",
@@ -114,6 +114,7 @@ def prepare(
 
     folder = resolve(data_dir)
     origin = _existing(source)
+    name = meant(name, specs())
     spec = specs().get(name)
     if spec is None:
         _prepare_own(name, folder, origin, size, force)
@@ -141,9 +142,10 @@ def note_command(name: str, text: str, data_dir: str | None) -> None:
     It is kept with every result from then on; an empty TEXT takes it back.
     """
     from pfl_bench.base import data_dir as resolve
-    from pfl_bench.data import card, write_note
+    from pfl_bench.data import card, describe, write_note
 
     folder = resolve(data_dir)
+    name = describe(name, folder).name
     card(name, "real", folder)  # refuses what is not there
     write_note(name, folder, text)
     click.echo(_verdict(name, folder))
@@ -210,8 +212,8 @@ def _verdict(name: str, folder: Path) -> str:
     from pfl_bench.data import Card, describe, load
 
     with _reading(name):
-        card = Card.of(load(name, "real", folder))
         spec = describe(name, folder)
+        name, card = spec.name, Card.of(load(name, "real", folder))
         path = folder / spec.filename
     words = f", {card.vocabulary:,} words" if card.vocabulary else ""
     per_class = f"{card.smallest_class:,} to {card.largest_class:,} per class"

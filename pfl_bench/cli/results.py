@@ -13,6 +13,7 @@ import click
 
 from pfl_bench.base import (
     UserError,
+    plain,
     results_dir,
     shown,
     standard_output,
@@ -140,7 +141,7 @@ def _selected(store: Store, **wanted: str | None) -> list[StoredRun]:
 
     def agrees(run: StoredRun) -> bool:
         return all(
-            str(run.config.get(name, "")).lower() == value.lower()
+            plain(str(run.config.get(name, ""))) == plain(value)
             for name, value in wanted.items()
             if value is not None
         )
@@ -148,7 +149,7 @@ def _selected(store: Store, **wanted: str | None) -> list[StoredRun]:
     runs = list(store.all())
     for name, value in wanted.items():
         stored = {str(run.config.get(name, "")) for run in runs}
-        if value is not None and runs and value.lower() not in map(str.lower, stored):
+        if value is not None and runs and plain(value) not in map(plain, stored):
             raise unknown(f"{_FILTERED[name]} among the results", value, stored - {""})
 
     def place(run: StoredRun) -> tuple[str, str, float, str, float]:

@@ -12,7 +12,7 @@ import click
 
 from pfl_bench.base import UserError, shown, unknown, user_path
 from pfl_bench.cli.shared import backend_options, hired, run_seeds
-from pfl_bench.config import SETTINGS, Profile, checked, load_profile
+from pfl_bench.config import SETTINGS, Profile, checked, load_profile, setting_named
 
 if TYPE_CHECKING:
     from pfl_bench.config import RunConfig
@@ -33,8 +33,8 @@ def setting_options(
         default = "" if knob.default in (None, "") else f"default {knob.default}"
         facts = "; ".join(filter(None, (knob.bounds, default)))
         text = f"{knob.meaning} ({facts})" if facts else knob.meaning
-        flag = "--" + name.replace("_", "-")
-        command = click.option(flag, name, metavar=_metavar(knob.kind), help=text)(command)
+        flags = ["--" + one.replace("_", "-") for one in (name, *knob.also)]
+        command = click.option(*flags, name, metavar=_metavar(knob.kind), help=text)(command)
     return command
 
 
@@ -194,7 +194,7 @@ def gather(
     content = {} if config_file is None else read_yaml(user_path(config_file))
     extra = {key: content.pop(key) for key in _FILE_ONLY if key in content}
     for key in content:
-        if key not in SETTINGS:
+        if setting_named(key) not in SETTINGS:
             raise UserError(f"{config_file!r}: {unknown('key', key, [*SETTINGS, *_FILE_ONLY])}")
     hyper = extra.get("set") or {}
     if not isinstance(hyper, dict):

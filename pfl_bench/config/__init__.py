@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         merge,
         parse_ratio,
         profile_names,
+        setting_named,
     )
     from pfl_bench.config.run_config import (
         BOOKKEEPING,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, get_args, get_type_hints
 
-from pfl_bench.base import UserError, nearest, shown, unknown
+from pfl_bench.base import UserError, meant, nearest, shown, unknown
 
 LARGEST = 1e12
 """Beyond this products of hyper-parameters leave the range of 32-bit floats: no value means it."""
@@ -32,6 +32,10 @@ class Knob:
     low: float | None
     high: float | None
     choices: Sequence[Any] | None
+    aliases: Mapping[str, Any]
+    """Other words for some of the choices."""
+    also: Sequence[str]
+    """Other names that users know it by."""
 
     def default_for(self, model: str) -> Any:
         """The default in this knob's type: 1 and 1.0 must not name two results."""
@@ -72,6 +76,9 @@ class Knob:
         if value is None and self.default is None:
             return None
         converted = _CONVERTERS[self.kind](value)
+        if self.choices is not None and self.kind is str:
+            word = meant(converted, [*self.choices, *self.aliases])
+            converted = self.aliases.get(word, word)
         if self.choices is not None and converted not in self.choices:
             raise ValueError
         if self.kind in (int, float):
@@ -132,6 +139,8 @@ def knob(
     low: float | None = None,
     high: float | None = None,
     choices: Sequence[Any] | None = None,
+    aliases: Mapping[str, Any] | None = None,
+    also: Sequence[str] = (),
 ) -> Any:
     """A dataclass field for a hyper-parameter.
 
@@ -147,6 +156,8 @@ def knob(
         "low": low,
         "high": high,
         "choices": choices,
+        "aliases": aliases or {},
+        "also": also,
     }
     return field(default=default, metadata=facts)
 
@@ -179,7 +190,8 @@ def resolve(declared: type, model: str, chosen: Mapping[str, Any], algorithm: st
     fields = knobs(declared)
     by_name = {k.name: f for f, k in fields.items()}
     values = {f: k.default_for(model) for f, k in fields.items()}
-    for name, value in chosen.items():
+    for typed_name, value in chosen.items():
+        name = meant(typed_name, by_name)
         if name not in by_name:
             raise unknown(f"hyper-parameter of {algorithm}", name, by_name)
         field_name = by_name[name]

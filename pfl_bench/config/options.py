@@ -16,6 +16,7 @@ from typing import Any
 from pfl_bench.base import (
     UserError,
     find_yaml,
+    meant,
     packaged_names,
     plain_text,
     read_yaml,
@@ -48,9 +49,15 @@ class Settings:
         "how data is dealt to the clients",
         source=PAPER,
         choices=("practical", "pathological", "iid"),
+        aliases={"dirichlet": "practical", "dir": "practical", "pat": "pathological"},
     )
     beta: float | None = knob(
-        None, "β of the practical setting (0.1 if not given)", source=PAPER, low=1e-6, high=1e6
+        None,
+        "β of the practical setting, the concentration of its Dirichlet draws (0.1 if not given)",
+        source=PAPER,
+        low=1e-6,
+        high=1e6,
+        also=("alpha",),
     )
     clients: int = knob(20, "number of clients N", source=PAPER, low=1, high=100_000)
     of: int | None = knob(
@@ -103,6 +110,7 @@ class Settings:
 
 
 SETTINGS: dict[str, Knob] = knobs(Settings)
+_ALSO = {other: name for name, knob in SETTINGS.items() for other in knob.also}
 
 
 @dataclass(frozen=True)
@@ -166,10 +174,13 @@ def _settings(content: Mapping[str, Any], name: str, path: Path) -> dict[str, An
 
 def checked(values: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Settings converted to their types; an error names the place, the key and what is allowed."""
-    result = {}
-    for key, value in values.items():
+    result: dict[str, Any] = {}
+    for said, value in values.items():
+        key = setting_named(said)
         if key not in SETTINGS:
-            raise UserError(f"{where}: {unknown('setting', key, SETTINGS)}")
+            raise UserError(f"{where}: {unknown('setting', said, SETTINGS)}")
+        if key in result:
+            raise UserError(f"{where}: {key} is given twice")
         if value is None:
             continue
         try:
@@ -177,6 +188,12 @@ def checked(values: Mapping[str, Any], where: str) -> dict[str, Any]:
         except (ValueError, TypeError, OverflowError):
             raise UserError(f"{where}: {key} cannot be {SETTINGS[key].refusal(value)}") from None
     return result
+
+
+def setting_named(key: str) -> str:
+    """The setting that a key means, in any spelling; the key itself where it means none."""
+    word = meant(key, [*SETTINGS, *_ALSO])
+    return _ALSO.get(word, word)
 
 
 def _spelt(key: str, value: Any) -> Any:
@@ -190,12 +207,13 @@ def _spelt(key: str, value: Any) -> Any:
 def merge(profile: Profile, chosen: Mapping[str, Any], default_model: str) -> Settings:
     """The settings of a run; `chosen` (already checked) wins over the profile."""
     dataset = chosen.get("dataset", profile.run.get("dataset", SETTINGS["dataset"].default))
-    said = {**profile.run, **profile.datasets.get(dataset, {}), **chosen}
+    on_dataset = profile.datasets.get(meant(dataset, profile.datasets), {})
+    said = {**profile.run, **on_dataset, **chosen}
     model = said.get("model") or default_model
     layers = (
         profile.run,
-        profile.datasets.get(dataset, {}),
-        profile.models.get(model, {}),
+        on_dataset,
+        profile.models.get(meant(model, profile.models), {}),
         {k: v for k, v in chosen.items() if v is not None},
     )
     values: dict[str, Any] = {"model": model}

@@ -28,6 +28,7 @@ import pfl_bench.datasets
 from pfl_bench.base import (
     UserError,
     cache_dir,
+    meant,
     open_regular,
     read_regular,
     reason,
@@ -258,9 +259,10 @@ def check_name(name: str) -> str:
 def describe(name: str, data_dir: Path) -> DatasetSpec:
     """The specification of a known dataset, or that of the user's own set in `data_dir`."""
     known = specs()
-    if name in known:
-        return known[name]
-    if name not in (own := own_names(data_dir)):
+    if (built_in := meant(name, known)) in known:
+        return known[built_in]
+    own = own_names(data_dir)
+    if (name := meant(name, own)) not in own:
         error = unknown("dataset", name, [*known, *own])
         raise UserError(f"{error} (own sets are looked for in {data_dir})")
     path = _own_file(name, data_dir)
@@ -289,7 +291,7 @@ def load(name: str, source: str, data_dir: Path) -> Dataset:
     """The arrays of a dataset; a stand-in is rendered when it is not in the cache."""
     spec = describe(name, data_dir)
     path = _locate(spec, source, data_dir)
-    dataset = _assemble(name, source, path)
+    dataset = _assemble(spec.name, source, path)
     _must_fit(spec, Card.of(dataset), path)
     if source == "standin":
         return dataset  # its title says what it is
@@ -341,7 +343,7 @@ def card(name: str, source: str, data_dir: Path) -> Card:
     """What `load` would give, without reading the arrays when the file is known unchanged."""
     spec = describe(name, data_dir)
     path = _locate(spec, source, data_dir)
-    known = _recall(path) or Card.of(_assemble(name, source, path))
+    known = _recall(path) or Card.of(_assemble(spec.name, source, path))
     _must_fit(spec, known, path)
     return known
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pfl_bench import data
-from pfl_bench.base import UserError, shown, unknown, user_path
+from pfl_bench.base import UserError, meant, shown, unknown, user_path
 from pfl_bench.config import (
     Profile,
     RunConfig,
@@ -54,6 +54,7 @@ def configure(
         return _configure_pfllib(profile, chosen, hyper, _pfllib_path(partition))
     name = chosen.get("dataset") or profile.run.get("dataset") or Settings().dataset
     spec = data.describe(name, data_dir)
+    name = spec.name
     settings = merge(profile, {**chosen, "dataset": name}, default_model=spec.model)
     source = settings.source or "real"
     if source == "standin" and spec.standin is None and "source" not in chosen:
@@ -106,15 +107,16 @@ def _configure_pfllib(
 
 def _config(settings: Settings, hyper: Mapping[str, Any], **facts: Any) -> RunConfig:
     assert settings.model is not None
-    spec = model_spec(settings.model)
+    model = meant(settings.model, MODELS)
+    spec = model_spec(model)
     algorithm = load_algorithm(settings.algo)
     record = tuple(sorted({name.strip() for name in settings.record.split(",")} - {""}))
     _check_record(record, {**RECORDABLE, **algorithm.recordable}, settings.algo)
     return RunConfig(
-        **method_facts(settings.algo, settings.model, hyper),
+        **method_facts(settings.algo, model, hyper),
         fraction=settings.fraction,
         partition_seed=settings.partition_seed,
-        model=settings.model,
+        model=model,
         rounds=settings.rounds,
         local_epochs=settings.local_epochs,
         batch_size=settings.batch_size,

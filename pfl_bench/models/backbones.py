@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pfl_bench.base import UserError, seeds, unknown
+from pfl_bench.base import UserError, meant, seeds, unknown
 from pfl_bench.models.layers import WideLinear, WordMean
 
 T = TypeVar("T")
@@ -150,9 +150,10 @@ MODELS = {
 
 
 def model_spec(name: str) -> ModelSpec:
-    if name not in MODELS:
+    known = meant(name, MODELS)
+    if known not in MODELS:
         raise unknown("model", name, MODELS)
-    return MODELS[name]
+    return MODELS[known]
 
 
 def useful_workers(model: str, workers: int) -> int:

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from pfl_bench.plugins.inspection import AGNEWS_VOCABULARY, footprint
     from pfl_bench.plugins.offers import offered
     from pfl_bench.plugins.registry import (
+        algorithm_named,
         algorithm_names,
         broken_plugins,
         check_plugin,

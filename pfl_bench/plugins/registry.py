@@ -22,7 +22,7 @@ from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any
 
-from pfl_bench.base import UserError, reason, unknown, user_path
+from pfl_bench.base import UserError, meant, reason, unknown, user_path
 from pfl_bench.config import as_dict, at_default, knobs, resolve
 from pfl_bench.engine import Algorithm
 from pfl_bench.store import Metric
@@ -59,9 +59,15 @@ def algorithm_names() -> list[str]:
     return sorted(_sources())
 
 
+def algorithm_named(text: str) -> str:
+    """The name of the algorithm that is meant in any spelling; the text itself if there is none."""
+    return meant(text, _sources())
+
+
 def load_algorithm(name: str) -> type[Algorithm]:
     """The class behind a name."""
     sources = _sources()
+    name = meant(name, sources)
     if name not in sources:
         raise UserError(
             f"{unknown('algorithm', name, sources)}; one in a file of your own needs --plugin FILE"
@@ -101,7 +107,7 @@ def method_facts(
 ) -> dict[str, Any]:
     """What a configuration says of its method; hyper-parameters that were not `chosen` stand at
     their default."""
-    kind = load_algorithm(algo)
+    kind, algo = load_algorithm(algo), algorithm_named(algo)
     hyper = resolve(kind.Hyper, model, chosen, algo)
     return {
         "algo": algo,

@@ -13,6 +13,7 @@ from pfl_bench.base.errors import UserError
 from pfl_bench.cli.compare import compare as command
 from pfl_bench.config.run_config import RunConfig
 from pfl_bench.reporting.comparison import bars, compare
+from pfl_bench.reporting.rivals import duels
 from pfl_bench.store.records import RoundRecord
 from pfl_bench.store.store import Store
 from pfl_bench.store.stored_run import StoredRun
@@ -178,3 +179,48 @@ def test_a_key_that_is_not_stored_is_named(tmp_path: Path) -> None:
     result = _run(tmp_path, "0123abcd", "4567abcd")
     assert isinstance(result.exception, UserError)
     assert "0123abcd" in str(result.exception)
+
+
+# --- two methods ----------------------------------------------------------------------------------
+
+
+def _seeded(root: Path, algo: str, seed: int, right: int, **other: object) -> None:
+    config = replace(toy_config(algo), seed=seed, **other)
+    _store(root, config, [[right, right], [0, 0]])
+
+
+def test_two_methods_are_compared_on_the_seeds_they_share(tmp_path: Path) -> None:
+    for seed, right in ((0, 50), (1, 40), (3, 99)):
+        _seeded(tmp_path, "fedavg", seed, right)
+    for seed, right in ((0, 60), (1, 38), (2, 99)):
+        _seeded(tmp_path, "fedper", seed, right)
+    (duel,) = duels(Store(tmp_path).all(), "FedAvg", "fed-per")
+    assert duel.seeds == [0, 1]
+    assert duel.means == pytest.approx((45.0, 49.0))
+    assert duel.differences == pytest.approx([10.0, -2.0])
+    assert duel.better == (1, 1)
+
+
+def test_methods_are_compared_within_a_problem_never_across(tmp_path: Path) -> None:
+    _seeded(tmp_path, "fedavg", 0, 50)
+    _seeded(tmp_path, "fedper", 0, 60, lr=0.5)
+    assert duels(Store(tmp_path).all(), "fedavg", "fedper") == []
+    _seeded(tmp_path, "fedavg", 0, 20, lr=0.5)
+    (duel,) = duels(Store(tmp_path).all(), "fedavg", "fedper")
+    assert duel.means == pytest.approx((20.0, 60.0))
+
+
+def test_the_command_compares_methods_by_name(tmp_path: Path) -> None:
+    _seeded(tmp_path, "fedavg", 0, 50)
+    _seeded(tmp_path, "fedper", 0, 60)
+    shown = CliRunner().invoke(command, ["FedPer", "fedavg", "--results", str(tmp_path)])
+    assert shown.exit_code == 0, shown.output
+    assert "fedavg − FedPer" in shown.output and "-10.00" in shown.output.replace("−", "-")
+
+
+def test_methods_that_share_nothing_are_refused_in_a_sentence(tmp_path: Path) -> None:
+    _seeded(tmp_path, "fedavg", 0, 50)
+    _seeded(tmp_path, "fedper", 1, 60)
+    refused = CliRunner().invoke(command, ["fedper", "fedavg", "--results", str(tmp_path)])
+    assert isinstance(refused.exception, UserError)
+    assert "no problem and seed in common" in str(refused.exception)

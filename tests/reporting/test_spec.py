@@ -179,3 +179,26 @@ def test_the_paper_has_eleven_tables() -> None:
         "main", "overhead", "heterogeneity", "scalability", "subsampled_clients", "local_epochs",
         "dropout", "lambda", "ablation", "cpn_design", "privacy",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("asked", "columns"),
+    [
+        ("cifar10", ("pathological Cifar10", "practical(0.1) Cifar10")),
+        ("CIFAR-10", ("pathological Cifar10", "practical(0.1) Cifar10")),
+        ("tinyimagenet", ("practical(0.1) TINY", "practical(0.1) TINY*")),
+        ("AGNews", ("practical(0.1) AG News",)),
+        ("Pathological Cifar-100", ("pathological Cifar100",)),
+        ("pathological", ("pathological MNIST", "pathological Cifar10", "pathological Cifar100")),
+    ],
+)
+def test_a_dataset_or_a_part_of_a_name_means_every_column_that_has_it(
+    asked: str, columns: tuple[str, ...]
+) -> None:
+    assert load_table("main").restricted((), (asked,)).columns == columns
+
+
+@pytest.mark.parametrize("asked", ["cifar1", "-", "5"])
+def test_half_a_number_or_nothing_is_no_part_of_a_name(asked: str) -> None:
+    with pytest.raises(UserError, match="unknown column"):
+        load_table("main").restricted((), (asked,))

@@ -28,7 +28,7 @@ from pfl_bench.execution import (
     load_data,
     trained,
 )
-from pfl_bench.plugins import algorithm_names, load_algorithm, load_plugin
+from pfl_bench.plugins import algorithm_named, algorithm_names, load_algorithm, load_plugin
 from pfl_bench.reporting.figures import Method, Trial
 from pfl_bench.reporting.tables import known_to
 from pfl_bench.store import Store, StoredRun
@@ -122,7 +122,7 @@ def algorithms(text: str) -> list[str]:
     found = commas.names("--algos", text)
     for name in found:
         load_algorithm(name)
-    return found
+    return list(dict.fromkeys(map(algorithm_named, found)))
 
 
 def methods(

@@ -9,10 +9,10 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from pfl_bench.base import UserError, plot_style
+from pfl_bench.base import UserError, plot_style, typed
 from pfl_bench.reporting.figures import curves
 from pfl_bench.reporting.figures.methods import Method, Trial
-from pfl_bench.reporting.tables import Cell, TablePlan, remarks, typed
+from pfl_bench.reporting.tables import Cell, TablePlan, remarks
 from pfl_bench.store import StoredRun
 
 SUFFIXES = (".png", ".svg")

@@ -35,6 +35,6 @@ if TYPE_CHECKING:
         to_terminal,
         write_all,
     )
-    from pfl_bench.reporting.tables.spec import Cell, TableSpec, load_table, table_names, typed
+    from pfl_bench.reporting.tables.spec import Cell, TableSpec, load_table, table_names
 
 __getattr__, __dir__, __all__ = face(__name__, __file__)

@@ -8,8 +8,7 @@ import re
 from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any
 
-from pfl_bench.base import printable
-from pfl_bench.reporting.tables.spec import GREEK
+from pfl_bench.base import GREEK, printable
 
 if TYPE_CHECKING:
     import pandas as pd

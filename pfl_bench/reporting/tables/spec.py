@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 import shlex
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -32,6 +33,7 @@ from pfl_bench.base import (
     UserError,
     find_yaml,
     packaged_names,
+    plain,
     plain_text,
     read_yaml,
     shown,
@@ -54,12 +56,6 @@ _TABLE_KEYS = (
 )  # fmt: skip
 _COLUMN_KEYS = ("name", "group", "measure", "run", "set")
 _ROW_KEYS = ("name", "rule", "run", "set", "published")
-GREEK = {
-    "α": "alpha", "β": "beta", "γ": "gamma", "δ": "delta", "ε": "epsilon", "η": "eta", "θ": "theta",
-    "κ": "kappa", "λ": "lambda", "μ": "mu", "µ": "mu", "ρ": "rho", "σ": "sigma", "τ": "tau",
-    "φ": "phi", "ω": "omega",
-}  # fmt: skip
-"""Letters that stand for quantities, spelt out; mu also as the keyboard's micro sign."""
 
 
 @dataclass(frozen=True)
@@ -112,10 +108,10 @@ class TableSpec:
     def restricted(self, rows: tuple[str, ...], columns: tuple[str, ...]) -> TableSpec:
         """The same table with some rows and columns only, by their names or what they run.
 
-        Names as printed, in any case and with Greek letters spelt out (`lambda=5`); the name of an
-        algorithm means every row (or column) that runs it."""
-        kept_rows = _selected("row", rows, self.rows, self._algorithms(axis=0))
-        kept_columns = _selected("column", columns, self.columns, self._algorithms(axis=1))
+        Names as printed, in any spelling (`lambda=5`, `fed-avg`); the name of an algorithm or a
+        dataset means every row (or column) that runs it, and a part of a name all that have it."""
+        kept_rows = _selected("row", rows, self.rows, self._running(axis=0))
+        kept_columns = _selected("column", columns, self.columns, self._running(axis=1))
         asked = (("--rows", rows, kept_rows), ("--columns", columns, kept_columns))
         options = [(option, ",".join(kept)) for option, some, kept in asked if some]
         return dataclasses.replace(
@@ -198,15 +194,17 @@ class TableSpec:
         """A column's name as printed under its heading, which it need not repeat."""
         return column.removeprefix(self.groups.get(column, "")).strip() or column
 
-    def _algorithms(self, axis: int) -> dict[str, set[str]]:
-        """For each algorithm, the rows (axis 0) or columns (axis 1) that run nothing else."""
-        runs: dict[str, set[str]] = {}
+    def _running(self, axis: int) -> dict[str, set[str]]:
+        """For each algorithm and dataset, the rows (axis 0) or columns (axis 1) that run nothing
+        else."""
+        runs: dict[tuple[str, str], set[str]] = {}
         for place, cell in self.cells.items():
-            runs.setdefault(place[axis], set()).add(str(cell.chosen.get("algo")))
+            for key in {"algo", "dataset"} & cell.chosen.keys():
+                runs.setdefault((place[axis], key), set()).add(str(cell.chosen[key]))
         found: dict[str, set[str]] = {}
-        for name, algos in runs.items():
-            if len(algos) == 1:
-                found.setdefault(algos.pop(), set()).add(name)
+        for (name, _), values in runs.items():
+            if len(values) == 1:
+                found.setdefault(values.pop(), set()).add(name)
         return found
 
 
@@ -313,9 +311,9 @@ def _entries(
                 f"{where}: the name {shown(name)} in {key!r} must be one line of at most "
                 f"{LONGEST_NAME} characters"
             )
-        if typed(name) in seen:
+        if plain(name) in seen:
             raise UserError(f"{where}: {key!r} has two entries named {shown(name)}")
-        seen.add(typed(name))
+        seen.add(plain(name))
     return entries
 
 
@@ -408,20 +406,22 @@ def _selected(
     kind: str,
     asked: tuple[str, ...],
     names: tuple[str, ...],
-    algorithms: Mapping[str, Collection[str]],
+    running: Mapping[str, Collection[str]],
 ) -> tuple[str, ...]:
     if not asked:
         return names
-    meant = {**algorithms, **{typed(name): (name,) for name in names}}
+    meant = {plain(one): some for one, some in running.items()}
+    meant |= {plain(name): (name,) for name in names}
+    wanted: set[str] = set()
     for one in asked:
-        if typed(one) not in meant:
-            raise unknown(kind, one, (*names, *algorithms))
-    wanted = {name for one in asked for name in meant[typed(one)]}
+        found = meant.get(plain(one)) or _holding(plain(one), names)
+        if not found:
+            raise unknown(kind, one, (*names, *running))
+        wanted |= set(found)
     return tuple(name for name in names if name in wanted)
 
 
-def typed(name: str) -> str:
-    """A name as one types it: lower case, Greek letters spelt out."""
-    for letter, word in GREEK.items():
-        name = name.replace(letter, word)
-    return name.strip().lower()
+def _holding(part: str, names: Iterable[str]) -> list[str]:
+    """The names that have a part; cifar10 is no part of Cifar100."""
+    whole = re.compile(rf"(?<!\d){re.escape(part)}(?!\d)")
+    return [name for name in names if part and whole.search(plain(name))]
