@@ -41,7 +41,7 @@ class Hyper:
         "weight λ of the MMD (0 is 'w.o. GFM')",
         source=PAPER,
         name="lambda",
-        by_model={"resnet18": 1.0, "fasttext": 1.0},
+        by_model={"resnet18": 1.0, "resnet_small": 1.0, "fasttext": 1.0},
         off=0.0,
         low=0,
     )

@@ -1,4 +1,4 @@
-"""The models of the paper, each split into feature extractor and head.
+"""The models of the paper and their small relatives, each split into feature extractor and head.
 
 The head is the last fully connected layer, everything before it is the feature extractor.
 """
@@ -73,6 +73,8 @@ class ModelSpec:
     threads_help: bool = True
     """Whether two clients train faster on two threads than one after the other: not where a step is
     so short that Python's lock is most of it."""
+    small_relative_of: str | None = None
+    """The paper's model for which it stands at a smaller scale."""
 
 
 class ConvExtractor(nn.Module):
@@ -101,10 +103,7 @@ def _conv_side(side: int) -> int:
 def _cnn(inputs: Inputs) -> Model:
     assert inputs.shape is not None
     channels, height, width = inputs.shape
-    if min(_conv_side(height), _conv_side(width)) < 1:
-        raise UserError(
-            f"model 'cnn' needs images of at least 16×16 pixels, these are {height}×{width}"
-        )
+    _check_side("cnn", inputs.shape, 16)
     return Model(ConvExtractor(channels, height, width), nn.Linear(512, inputs.classes))
 
 
@@ -120,6 +119,69 @@ def _resnet18(inputs: Inputs) -> Model:
     backbone = resnet18(num_classes=inputs.classes)
     head, backbone.fc = backbone.fc, nn.Identity()
     return Model(backbone, head)
+
+
+class SmallConvExtractor(nn.Module):
+    """Two 3×3 convolutions and a fully connected layer of 128: the paper's CNN for images of about
+    16×16, a fifth of the arithmetic. Padded, so that small images keep their rim.
+    """
+
+    def __init__(self, channels: int, height: int, width: int):
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels, 16, 3, padding=1)
+        self.conv2 = nn.Conv2d(16, 32, 3, padding=1)
+        self.fc = WideLinear(32 * (height // 4) * (width // 4), 128)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.max_pool2d(self.conv1(x), 2).relu_()
+        x = F.max_pool2d(self.conv2(x), 2).relu_()
+        return F.relu(self.fc(x.flatten(1)))
+
+
+def _cnn_small(inputs: Inputs) -> Model:
+    assert inputs.shape is not None
+    _check_side("cnn_small", inputs.shape, 4)
+    return Model(SmallConvExtractor(*inputs.shape), nn.Linear(128, inputs.classes))
+
+
+class SmallResidualExtractor(nn.Module):
+    """A residual network with batch norm: a 3×3 stem that halves the image, then one basic block of
+    ResNet-18's kind at each of the widths 16, 32 and 64, and the mean over all positions.
+    """
+
+    def __init__(self, channels: int):
+        super().__init__()
+        from torchvision.models.resnet import BasicBlock
+
+        self.conv1 = nn.Conv2d(channels, 16, 3, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(16)
+        self.layer1 = BasicBlock(16, 16)
+        self.layer2 = BasicBlock(16, 32, 2, _projection(16, 32))
+        self.layer3 = BasicBlock(32, 64, 2, _projection(32, 64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.max_pool2d(self.bn1(self.conv1(x)), 2).relu_()
+        return self.layer3(self.layer2(self.layer1(x))).mean((2, 3))
+
+
+def _projection(narrow: int, wide: int) -> nn.Module:
+    """The shortcut of a block that halves the image and doubles the width."""
+    return nn.Sequential(nn.Conv2d(narrow, wide, 1, 2, bias=False), nn.BatchNorm2d(wide))
+
+
+def _resnet_small(inputs: Inputs) -> Model:
+    assert inputs.shape is not None
+    _check_side("resnet_small", inputs.shape, 8)
+    return Model(SmallResidualExtractor(inputs.shape[0]), nn.Linear(64, inputs.classes))
+
+
+def _check_side(model: str, shape: tuple[int, int, int], least: int) -> None:
+    _, height, width = shape
+    if min(height, width) < least:
+        raise UserError(
+            f"model {model!r} needs images of at least {least}×{least} pixels, these are "
+            f"{height}×{width}"
+        )
 
 
 class TextExtractor(nn.Module):
@@ -146,6 +208,11 @@ MODELS = {
     "cnn": ModelSpec("4-layer CNN", "image", 0.005, _cnn),
     "resnet18": ModelSpec("ResNet-18", "image", 0.1, _resnet18),
     "fasttext": ModelSpec("fastText", "text", 0.1, _fasttext, threads_help=False),
+    # Rates by the training loss of FedAvg and Local alone: docs/small_models.md.
+    "cnn_small": ModelSpec("small CNN", "image", 0.1, _cnn_small, small_relative_of="cnn"),
+    "resnet_small": ModelSpec(
+        "small ResNet", "image", 0.1, _resnet_small, small_relative_of="resnet18"
+    ),
 }
 
 

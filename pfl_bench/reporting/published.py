@@ -8,11 +8,13 @@ from pathlib import Path
 
 from pfl_bench.config import RunConfig, load_profile
 from pfl_bench.execution import configure
+from pfl_bench.models import model_spec
 from pfl_bench.reporting.tables import load_table, table_names
 
 
 def published_accuracy(config: RunConfig) -> float | None:
-    """In percent. How much of the data, how many iterations and which seed do not matter."""
+    """In percent. How much of the data, of which size, how many iterations and which seed do not
+    matter, nor whether a small relative learns in the place of the paper's model."""
     return _figures().get(_experiment(config))
 
 
@@ -31,8 +33,13 @@ def _figures() -> dict[str, float]:
 
 
 def _experiment(config: RunConfig) -> str:
+    spec = model_spec(config.model)
+    model = spec.small_relative_of or config.model
     return replace(
         config,
+        model=model,
+        lr=model_spec(model).lr if config.lr == spec.lr else config.lr,
+        image_size=None,
         source="",
         data_fingerprint="",
         fraction=1.0,

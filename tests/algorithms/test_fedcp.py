@@ -558,7 +558,10 @@ def test_without_cpn_the_series_are_empty() -> None:
 # --- hyper-parameters -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("model", "expected"), [("cnn", 5.0), ("resnet18", 1.0), ("fasttext", 1)])
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [("cnn", 5.0), ("resnet18", 1.0), ("fasttext", 1), ("cnn_small", 5), ("resnet_small", 1)],
+)
 def test_lambda_follows_the_model(model: str, expected: float) -> None:
     assert resolve(FedCP.Hyper, model, {}, "fedcp").lam == expected
 

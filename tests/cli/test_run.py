@@ -411,7 +411,7 @@ def test_list_names_every_algorithm_with_its_summary() -> None:
     ("kind", "names"),
     [
         ("datasets", {"mnist", "cifar10", "cifar100", "tinyimagenet", "agnews"}),
-        ("models", {"cnn", "resnet18", "fasttext"}),
+        ("models", {"cnn", "resnet18", "fasttext", "cnn_small", "resnet_small"}),
         ("profiles", {"quick", "lite", "paper"}),
         ("settings", {"practical", "pathological", "iid", "N|M", "pfllib"}),
     ],

@@ -11,9 +11,11 @@ from toy import toy_config, toy_simulator
 
 from pfl_bench.base.errors import UserError
 from pfl_bench.models.backbones import (
+    MODELS,
     ConvExtractor,
     Inputs,
     Model,
+    SmallConvExtractor,
     TextExtractor,
     build_model,
     inputs_of,
@@ -43,15 +45,62 @@ def test_parameter_count_is_the_protocols(name: str, inputs: Inputs, count: int)
     assert model.size == count
 
 
+def small_cnn_size(channels: int, side: int, classes: int) -> int:
+    """Weights and biases of conv 16, conv 32, FC 128 and the head, added up by hand."""
+    convolutions = (9 * channels + 1) * 16 + (9 * 16 + 1) * 32
+    return convolutions + (32 * (side // 4) ** 2 + 1) * 128 + (128 + 1) * classes
+
+
+def small_resnet_size(channels: int, classes: int) -> int:
+    """Convolutions without bias, each with two values a channel of batch norm, and the head."""
+    stem = 9 * channels * 16 + 2 * 16
+    first = 2 * (9 * 16 * 16 + 2 * 16)
+    halving = sum((9 * n + 9 * w + n) * w + 3 * 2 * w for n, w in ((16, 32), (32, 64)))
+    return stem + first + halving + (64 + 1) * classes
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs", "count"),
+    [
+        ("cnn_small", Inputs(10, (1, 14, 14)), 43_082),
+        ("cnn_small", Inputs(10, (3, 16, 16)), 72_042),
+        ("cnn_small", Inputs(100, (3, 16, 16)), 83_652),
+        ("cnn_small", Inputs(200, (3, 16, 16)), 96_552),
+        ("resnet_small", Inputs(10, (1, 14, 14)), 77_754),
+        ("resnet_small", Inputs(200, (3, 16, 16)), 90_392),
+        ("resnet_small", Inputs(200, TINY), 90_392),
+    ],
+)
+def test_parameter_count_of_a_small_relative(name: str, inputs: Inputs, count: int) -> None:
+    assert inputs.shape is not None
+    channels, side, _ = inputs.shape
+    by_hand = {
+        "cnn_small": small_cnn_size(channels, side, inputs.classes),
+        "resnet_small": small_resnet_size(channels, inputs.classes),
+    }
+    assert build_model(name, inputs).size == count == by_hand[name]
+
+
+@pytest.mark.parametrize("name", [n for n, spec in MODELS.items() if spec.small_relative_of])
+def test_a_small_relative_reads_what_its_elder_reads(name: str) -> None:
+    spec = model_spec(name)
+    assert spec.small_relative_of is not None
+    assert spec.kind == model_spec(spec.small_relative_of).kind
+
+
 @pytest.mark.parametrize(
     ("name", "inputs", "width"),
     [
         ("cnn", Inputs(10, MNIST), 512),
         ("resnet18", Inputs(10, CIFAR), 512),
         ("fasttext", Inputs(4, vocabulary=20), 32),
+        ("cnn_small", Inputs(10, (1, 14, 14)), 128),
+        ("cnn_small", Inputs(10, (3, 17, 21)), 128),
+        ("resnet_small", Inputs(10, (1, 14, 14)), 64),
+        ("resnet_small", Inputs(10, TINY), 64),
     ],
 )
-def test_features_are_as_wide_as_the_protocol_says(name: str, inputs: Inputs, width: int) -> None:
+def test_features_are_as_wide_as_they_should_be(name: str, inputs: Inputs, width: int) -> None:
     model = build_model(name, inputs)
     shape = (2, *inputs.shape) if inputs.shape else (2, 200)
     x = torch.zeros(shape, dtype=torch.float32 if inputs.shape else torch.int32)
@@ -65,8 +114,11 @@ def test_head_is_the_last_fully_connected_layer() -> None:
     assert not [m for m in model.extractor.modules() if isinstance(m, nn.Linear)]
 
 
-def test_pooling_before_the_relu_gives_what_the_paper_order_gives() -> None:
-    extractor = ConvExtractor(3, 20, 20)
+@pytest.mark.parametrize("kind", [ConvExtractor, SmallConvExtractor])
+def test_pooling_before_the_relu_gives_what_the_paper_order_gives(
+    kind: type[ConvExtractor] | type[SmallConvExtractor],
+) -> None:
+    extractor = kind(3, 20, 20)
     x = torch.randn(5, 3, 20, 20, generator=torch.Generator().manual_seed(0))
     paper = nn.Sequential(
         extractor.conv1, nn.ReLU(), nn.MaxPool2d(2),
@@ -154,6 +206,8 @@ def test_initialising_leaves_the_global_generator_as_it_was() -> None:
     [
         ("cnn", Inputs(4, (1, 15, 40)), "15×40"),
         ("resnet18", Inputs(4, MNIST), "3 channels, these have 1"),
+        ("cnn_small", Inputs(4, (1, 3, 40)), "'cnn_small' .* at least 4×4 pixels, these are 3×40"),
+        ("resnet_small", Inputs(4, (3, 8, 7)), "at least 8×8 pixels, these are 8×7"),
     ],
 )
 def test_images_that_do_not_fit_are_refused_with_their_size(
@@ -163,9 +217,19 @@ def test_images_that_do_not_fit_are_refused_with_their_size(
         build_model(name, inputs)
 
 
-def test_smallest_image_that_the_cnn_accepts_gives_features() -> None:
-    model = build_model("cnn", Inputs(4, (1, 16, 16)))
-    assert model.extractor(torch.zeros(1, 1, 16, 16)).shape == (1, 512)
+@pytest.mark.parametrize(("name", "side"), [("cnn", 16), ("cnn_small", 4), ("resnet_small", 8)])
+def test_smallest_image_that_a_model_accepts_gives_features(name: str, side: int) -> None:
+    model = build_model(name, Inputs(4, (1, side, side)))
+    assert model.extractor(torch.zeros(2, 1, side, side)).shape == (2, model.features)
+
+
+def test_small_resnet_adds_each_blocks_input_to_its_output() -> None:
+    """A block whose last batch norm gives nothing lets its input through, rectified."""
+    model = build_model("resnet_small", Inputs(4, (3, 16, 16)))
+    block = model.extractor.get_submodule("layer1")
+    nn.init.zeros_(block.get_submodule("bn2").get_parameter("weight"))
+    x = torch.randn(2, 16, 8, 8, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(block(x), x.relu())
 
 
 @pytest.mark.parametrize(
