@@ -48,7 +48,9 @@ def _check_layer(config: RunConfig, layer: str, data_dir: Path) -> None:
     from pfl_bench.models import build_model, inputs_of
 
     inputs = inputs_of(
-        data.card(config.dataset, config.source, data_dir), config.dataset, config.model
+        data.card(config.dataset, config.source, data_dir).reduced(config.image_size),
+        config.dataset,
+        config.model,
     )
     assert inputs.shape is not None
     with torch.device("meta"), torch.no_grad():  # shapes without values

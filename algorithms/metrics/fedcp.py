@@ -59,20 +59,22 @@ def cpn_of(config: Mapping[str, Any]) -> Share | None:
     hyper = config.get("hyper", {})
     if config.get("algo") != "fedcp" or not hyper.get("cpn"):
         return None
-    return _share(
-        config["dataset"], config["model"], hyper["layers"], hyper["norm"], hyper["activation"]
-    )
+    design = (hyper["layers"], hyper["norm"], hyper["activation"])
+    return _share(config["dataset"], config.get("image_size"), config["model"], *design)
 
 
 @lru_cache(maxsize=64)
-def _share(dataset: str, model: str, layers: int, norm: str, activation: str) -> Share | None:
+def _share(
+    dataset: str, image_size: int | None, model: str, layers: int, norm: str, activation: str
+) -> Share | None:
     from pfl_bench import data
     from pfl_bench.models import Inputs
 
     spec = data.specs().get(dataset)
     if spec is None or spec.shape is None:
         return None
-    return cpn_share(model, Inputs(spec.classes, spec.shape), layers, norm, activation)
+    shape = data.reduced_shape(spec.shape, image_size)
+    return cpn_share(model, Inputs(spec.classes, shape), layers, norm, activation)
 
 
 def _cpn_parameters(run: StoredRun) -> float | None:

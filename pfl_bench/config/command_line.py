@@ -17,8 +17,8 @@ PFLLIB_PATH = "pfllib:PATH"
 """Stands for the place of a PFLlib partition, which a configuration does not know."""
 
 _FLAGS = (
-    "dataset", "source", "fraction", "setting", "beta", "clients", "of", "classes_per_client",
-    "partition_seed", "model", "rounds", "local_epochs", "batch_size", "lr", "momentum",
+    "dataset", "source", "fraction", "image_size", "setting", "beta", "clients", "of",
+    "classes_per_client", "partition_seed", "model", "rounds", "local_epochs", "batch_size", "lr", "momentum",
     "weight_decay", "lr_decay", "joining_ratio", "eval_every", "patience", "bn_stats", "seed",
     "record",
 )  # fmt: skip
@@ -66,6 +66,7 @@ def _settings(config: RunConfig) -> Iterator[tuple[str, str]]:
     values: dict[str, Any] = {
         **config.to_dict(),
         "of": config.sampled_from,
+        "image_size": config.image_size or 0,  # a profile may have another word on it
         "joining_ratio": _ratio(*config.joining_ratio),
         "record": ",".join(config.record) or None,
     }

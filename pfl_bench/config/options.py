@@ -44,6 +44,12 @@ class Settings:
     fraction: float = knob(
         1.0, "share of the dataset to use, of every class alike", source=PAPER, low=1e-6, high=1
     )
+    image_size: int | None = knob(
+        None,
+        "reduce images to so many pixels a side, by area means (0 leaves them as they are)",
+        source=OURS,
+        low=0,
+    )
     setting: str = knob(
         "practical",
         "how data is dealt to the clients",
@@ -127,6 +133,11 @@ class Profile:
     tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     argument: str = ""
     """What stands after `--profile` to get this profile."""
+    replace_models: Mapping[str, str] = field(default_factory=dict)
+    """What is trained in place of a dataset's own model and of one that a table names."""
+
+    def trained_model(self, named: str) -> str:
+        return self.replace_models.get(named, named)
 
 
 def profile_names() -> list[str]:
@@ -140,7 +151,7 @@ def load_profile(name: str) -> Profile:
 
 def _read_profile(path: Path) -> Profile:
     content = read_yaml(path)
-    parts = ("about", "seeds", "run", "datasets", "models", "tables")
+    parts = ("about", "seeds", "run", "datasets", "models", "tables", "replace_models")
     for key in content:
         if key not in parts:
             raise UserError(f"{str(path)!r}: {unknown('key', key, parts)}")
@@ -153,7 +164,14 @@ def _read_profile(path: Path) -> Profile:
     if not isinstance(seeds, int) or isinstance(seeds, bool) or not 1 <= seeds <= 1000:
         raise UserError(f"{str(path)!r}: seeds cannot be {shown(seeds)}; allowed: 1 to 1000")
     about = plain_text(content.get("about", ""), f"{str(path)!r}: about")
-    return Profile(path.stem, about, run, datasets, models, seeds, tables)
+    replaced = _block(content, "replace_models", path)
+    for named, trained in replaced.items():
+        if not isinstance(named, str) or not isinstance(trained, str):
+            raise UserError(
+                f"{str(path)!r}: replace_models cannot have {shown(named)}: {shown(trained)}; "
+                "allowed: a model's name and another's"
+            )
+    return Profile(path.stem, about, run, datasets, models, seeds, tables, replace_models=replaced)
 
 
 def _block(content: Mapping[str, Any], name: str, path: Path) -> dict[str, Any]:
@@ -205,11 +223,13 @@ def _spelt(key: str, value: Any) -> Any:
 
 
 def merge(profile: Profile, chosen: Mapping[str, Any], default_model: str) -> Settings:
-    """The settings of a run; `chosen` (already checked) wins over the profile."""
+    """The settings of a run; `chosen` (already checked) wins over the profile.
+
+    A model that was chosen is meant; only the dataset's own is what the profile may replace."""
     dataset = chosen.get("dataset", profile.run.get("dataset", SETTINGS["dataset"].default))
     on_dataset = profile.datasets.get(meant(dataset, profile.datasets), {})
     said = {**profile.run, **on_dataset, **chosen}
-    model = said.get("model") or default_model
+    model = said.get("model") or profile.trained_model(default_model)
     layers = (
         profile.run,
         on_dataset,

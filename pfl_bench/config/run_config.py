@@ -65,6 +65,7 @@ class RunConfig:
     weight_decay: float = 0.0
     lr_decay: float = 1.0  # the learning rate of each round over that of the round before
     plugin: str | None = None  # fingerprint of the code, where the algorithm is not built in
+    image_size: int | None = None  # side in pixels, where images are reduced
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values, the same after a trip through a file."""
@@ -106,6 +107,11 @@ class RunConfig:
         """The setting as people write it: practical(0.1), pathological, practical(0.1) 10|50."""
         label = self.setting if self.beta is None else f"{self.setting}({self.beta:g})"
         return label if self.sampled_from is None else f"{label} {self.clients}|{self.sampled_from}"
+
+    @property
+    def size_label(self) -> str:
+        """The size of the images where they are not the dataset's own, after what comes before."""
+        return "" if self.image_size is None else f" at {self.image_size}×{self.image_size}"
 
     @property
     def percent(self) -> str:

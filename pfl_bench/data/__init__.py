@@ -6,6 +6,7 @@ from pfl_bench.base.face import face
 
 if TYPE_CHECKING:
     from pfl_bench.data import convert
+    from pfl_bench.data.imagesize import reduced_shape
     from pfl_bench.data.partition import SETTINGS, Partition, make_partition, subset
     from pfl_bench.data.pfllib import read_pfllib
     from pfl_bench.data.registry import (

@@ -38,6 +38,7 @@ from pfl_bench.base import (
 )
 from pfl_bench.config import SOURCE_LABELS, RunConfig
 from pfl_bench.data import convert, text
+from pfl_bench.data.imagesize import area_means, reduced_shape
 
 log = logging.getLogger(__name__)
 
@@ -126,6 +127,10 @@ class Dataset:
     def title(self) -> str:
         return title(self.name, self.source)
 
+    def reduced(self, size: int | None) -> Dataset:
+        """The same images at `size`×`size` pixels; None leaves them as they are."""
+        return self if size is None else dataclasses.replace(self, x=area_means(self.x, size))
+
 
 def title(name: str, source: str, remark: str = "") -> str:
     """A dataset as people call it, a stand-in as a stand-in, with what must be remarked on it."""
@@ -140,7 +145,10 @@ def problem(config: RunConfig, remark: str = "") -> str:
     source = "" if config.setting == "pfllib" else config.source  # the setting says that already
     name = title(config.dataset, source, remark)
     part = "" if config.fraction == 1 else f", {config.percent}% of it"
-    return f"{name}{part}, {config.setting_label}, {config.clients} clients, {config.model}"
+    return (
+        f"{name}{part}, {config.setting_label}, {config.clients} clients, "
+        f"{config.model}{config.size_label}"
+    )
 
 
 @dataclass(frozen=True)
@@ -169,6 +177,10 @@ class Card:
             smallest_class=int(counts.min()),
             largest_class=int(counts.max()),
         )
+
+    def reduced(self, size: int | None) -> Card:
+        """What the dataset says of itself once its images are reduced."""
+        return dataclasses.replace(self, shape=reduced_shape(self.shape, size))
 
 
 def content_fingerprint(x: np.ndarray, y: np.ndarray, classes: int, vocabulary: int | None) -> str:

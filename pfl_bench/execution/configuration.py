@@ -18,7 +18,7 @@ from pfl_bench.config import (
     merge,
     parse_ratio,
 )
-from pfl_bench.data import Dataset, Partition, make_partition, read_pfllib, subset
+from pfl_bench.data import Dataset, DatasetSpec, Partition, make_partition, read_pfllib, subset
 from pfl_bench.engine import RECORDABLE
 from pfl_bench.models import MODELS, model_spec
 from pfl_bench.plugins import load_algorithm, method_facts
@@ -28,8 +28,8 @@ Fingerprint = Callable[[str, str, Path], str]
 
 PFLLIB = "pfllib:"
 _DECIDED_BY_PFLLIB = (
-    "dataset", "source", "fraction", "setting", "beta", "clients", "of", "classes_per_client",
-    "partition_seed",
+    "dataset", "source", "fraction", "image_size", "setting", "beta", "clients", "of",
+    "classes_per_client", "partition_seed",
 )  # fmt: skip
 
 
@@ -45,7 +45,7 @@ def configure(
     `fingerprint` tells the data's for those who read results and need not have the data."""
     chosen = checked(chosen, "this run")
     # A misspelt model or dataset would never apply and nobody would notice.
-    for model in profile.models:
+    for model in (*profile.models, *profile.replace_models, *profile.replace_models.values()):
         model_spec(model)
     for dataset in profile.datasets:
         data.describe(dataset, data_dir)
@@ -73,6 +73,7 @@ def configure(
         clients=settings.clients,
         sampled_from=settings.of if settings.of != settings.clients else None,
         classes_per_client=per_client if pathological else None,
+        image_size=_image_size(settings.image_size, spec, "image_size" in chosen),
     )
     # Last, because a stand-in may have to be drawn for it: a mistake is told before that.
     tell = fingerprint or data.fingerprint
@@ -103,6 +104,28 @@ def _configure_pfllib(
         sampled_from=None,
         classes_per_client=None,
     )
+
+
+def _image_size(size: int | None, spec: DatasetSpec, is_chosen: bool) -> int | None:
+    """The side to which images are reduced; None where they stay as they are.
+
+    What a profile says for all datasets leaves texts and smaller images alone; what was chosen for
+    this run is refused there."""
+    if not size:
+        return None
+    if spec.shape is None:
+        refusal = f"image_size {size} belongs to images, and {spec.name!r} holds texts"
+    elif size > min(spec.shape[1:]):
+        height, width = spec.shape[1:]
+        refusal = (
+            f"image_size cannot be {size}: images are only reduced, and those of {spec.name!r} "
+            f"have {height}×{width} pixels"
+        )
+    else:
+        return None if spec.shape[1:] == (size, size) else size
+    if is_chosen:
+        raise UserError(refusal)
+    return None
 
 
 def _config(settings: Settings, hyper: Mapping[str, Any], **facts: Any) -> RunConfig:
@@ -173,9 +196,9 @@ def load_data(
         _must_be(config.data_fingerprint, found, dataset.name)
         return dataset, dealt
     content = (config.dataset, config.source, data_dir, config.data_fingerprint)
-    dataset = _dataset(*content, config.fraction, config.partition_seed)
+    dataset = _dataset(*content, config.fraction, config.partition_seed, config.image_size)
     return dataset, _partition(
-        *content, config.fraction, config.partition_seed,
+        *content, config.fraction, config.partition_seed, config.image_size,
         config.setting, config.clients, config.beta, config.classes_per_client,
         config.sampled_from,
     )  # fmt: skip
@@ -191,23 +214,24 @@ def _must_be(wanted: str, found: str, name: str) -> None:
 
 @functools.lru_cache(maxsize=1)
 def _dataset(
-    name: str, source: str, data_dir: Path, fingerprint: str, fraction: float, seed: int
-) -> Dataset:
+    name: str, source: str, data_dir: Path, fingerprint: str, fraction: float, seed: int,
+    image_size: int | None,
+) -> Dataset:  # fmt: skip
     dataset = data.load(name, source, data_dir)
     _must_be(fingerprint, dataset.fingerprint, name)
-    if fraction == 1:
-        return dataset
-    kept = subset(dataset.y, fraction, seed)
-    return replace(dataset, x=dataset.x[kept], y=dataset.y[kept])
+    if fraction != 1:
+        kept = subset(dataset.y, fraction, seed)
+        dataset = replace(dataset, x=dataset.x[kept], y=dataset.y[kept])
+    return dataset.reduced(image_size)
 
 
 @functools.lru_cache(maxsize=1)
 def _partition(
     name: str, source: str, data_dir: Path, fingerprint: str, fraction: float, seed: int,
-    setting: str, clients: int, beta: float | None, classes_per_client: int | None,
-    sampled_from: int | None,
+    image_size: int | None, setting: str, clients: int, beta: float | None,
+    classes_per_client: int | None, sampled_from: int | None,
 ) -> Partition:  # fmt: skip
-    dataset = _dataset(name, source, data_dir, fingerprint, fraction, seed)
+    dataset = _dataset(name, source, data_dir, fingerprint, fraction, seed, image_size)
     return make_partition(
         dataset.y,
         dataset.classes,

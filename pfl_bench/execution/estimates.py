@@ -46,16 +46,18 @@ def expected_seconds(configs: Sequence[RunConfig], pace: Pace, data_dir: Path) -
 def effort(config: RunConfig, data_dir: Path) -> float:
     """Floating-point operations of all forward passes in training, whatever the method."""
     return config.rounds * work_per_round(config) * _epoch_effort(
-        config.dataset, config.source, config.model, data_dir
+        config.dataset, config.source, config.image_size, config.model, data_dir
     )  # fmt: skip
 
 
 @functools.lru_cache(maxsize=256)
-def _epoch_effort(dataset: str, source: str, model: str, data_dir: Path) -> float:
+def _epoch_effort(
+    dataset: str, source: str, image_size: int | None, model: str, data_dir: Path
+) -> float:
     """One pass over a whole dataset; one operation where that cannot be told beforehand: of data
     that a partition from outside brings with it, and of a run that will be refused."""
     try:
-        card = data.card(dataset, source, data_dir)
+        card = data.card(dataset, source, data_dir).reduced(image_size)
         inputs = inputs_of(card, dataset, model)
         return card.samples * (STEP_OVERHEAD + _operations(model, inputs))
     except UserError:

@@ -153,7 +153,7 @@ def test_paper_profile_departs_from_the_defaults_in_nothing_but_the_data() -> No
     paper = load_profile("paper")
     merged = merge(paper, {}, default_model="cnn")
     assert merged == Settings(model="cnn", source="real")
-    assert not paper.datasets and not paper.models
+    assert not paper.datasets and not paper.models and not paper.replace_models
 
 
 def test_own_profile_is_read_from_its_file(tmp_path: Path) -> None:
@@ -201,6 +201,11 @@ def test_misspelt_profile_is_answered_with_the_nearest_one() -> None:
         ("run: {round: 3}", "unknown setting 'round'; did you mean 'rounds'"),
         ("models: {cnn: {lr: fast}}", "lr cannot be 'fast'"),
         ("run: {partition: 'pfllib:/x'}", "a partition goes with a run, not with a profile"),
+        ("replace_models: cnn", "replace_models must hold names and values, not 'cnn'"),
+        (
+            "replace_models: {cnn: 3}",
+            "replace_models cannot have 'cnn': 3; allowed: a model's name",
+        ),
         ("run: {? [a, b] : 3}", r"the key \['a', 'b'\] is no plain value"),
     ],
 )

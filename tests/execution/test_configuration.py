@@ -78,7 +78,7 @@ def test_beta_is_a_tenth_unless_given_and_absent_elsewhere(folder: Path) -> None
 
 def test_own_dataset_is_real_whatever_the_profile_says(folder: Path) -> None:
     config = toy(folder, profile=load_profile("quick"))
-    assert (config.source, config.model) == ("real", "cnn")
+    assert (config.source, config.model) == ("real", "cnn_small")
     assert config.data_fingerprint == data.load(NAME, "real", folder).fingerprint
 
 
@@ -242,7 +242,7 @@ def test_pfllib_partition_brings_its_clients_and_its_data(pfllib: Path) -> None:
     config = configure(load_profile("quick"), {"partition": where, "rounds": 3}, {}, pfllib)
     assert (config.dataset, config.source, config.setting) == ("mine", "pfllib", "pfllib")
     assert (config.clients, config.fraction, config.beta) == (2, 1.0, None)
-    assert (config.model, config.rounds) == ("cnn", 3)
+    assert (config.model, config.image_size, config.rounds) == ("cnn_small", None, 3)
     dataset, partition = load_data(config, pfllib, where)
     assert [len(t) for t in (*partition.train, *partition.test)] == [12, 12, 4, 4]
     assert config.data_fingerprint == f"{dataset.fingerprint}-{partition.fingerprint}"
@@ -251,8 +251,8 @@ def test_pfllib_partition_brings_its_clients_and_its_data(pfllib: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("dataset", "mnist"), ("source", "real"), ("fraction", 0.5), ("setting", "iid"),
-        ("beta", 0.1), ("clients", 4), ("of", 9), ("classes_per_client", 2),
+        ("dataset", "mnist"), ("source", "real"), ("fraction", 0.5), ("image_size", 8),
+        ("setting", "iid"), ("beta", 0.1), ("clients", 4), ("of", 9), ("classes_per_client", 2),
         ("partition_seed", 1),
     ],
 )  # fmt: skip
@@ -268,6 +268,81 @@ def test_pfllib_run_needs_to_be_told_where_its_partition_lies(pfllib: Path) -> N
         load_data(config, pfllib, None)
 
 
+# --- the size of images ---------------------------------------------------------------------------
+
+
+def test_images_are_loaded_at_the_size_that_is_asked_for(folder: Path) -> None:
+    whole, _ = load_data(toy(folder, clients=2), folder, None)
+    dataset, partition = load_data(toy(folder, clients=2, image_size=8), folder, None)
+    assert whole.shape is not None and dataset.shape == (whole.shape[0], 8, 8)
+    means = whole.x.reshape(len(whole.y), 8, 2, 8, 2, -1).astype(float).mean((2, 4))
+    np.testing.assert_array_equal(dataset.x, np.floor(means + 0.5))
+    assert partition == load_data(toy(folder, clients=2), folder, None)[1]
+
+
+def test_images_of_the_asked_size_are_as_they_are(folder: Path) -> None:
+    plain = toy(folder)
+    assert toy(folder, image_size=16) == toy(folder, image_size="0") == plain
+    assert toy(folder, image_size=8).key != plain.key
+
+
+@pytest.mark.parametrize(
+    ("chosen", "complaint"),
+    [
+        ({"dataset": NAME, "image_size": 17}, "image_size cannot be 17: .*'toy' have 16×16 pixels"),
+        ({"dataset": "agnews", "image_size": 16}, "16 belongs to images, and 'agnews' holds texts"),
+        ({"dataset": NAME, "image_size": -1}, "image_size cannot be -1; allowed: a whole number"),
+    ],
+)
+@pytest.mark.usefixtures("no_drawing")
+def test_a_size_that_cannot_be_is_refused(
+    folder: Path, chosen: dict[str, Any], complaint: str
+) -> None:
+    with pytest.raises(UserError, match=complaint):
+        configure(PLAIN, chosen, {}, folder)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "size"), [(NAME, None), ("agnews", None), ("mnist", 20), ("cifar10", 20)]
+)
+@pytest.mark.usefixtures("no_drawing")
+def test_a_profiles_size_leaves_texts_and_smaller_images_alone(
+    folder: Path, dataset: str, size: int | None
+) -> None:
+    profile = Profile("mine", "", {"image_size": 20}, {}, {})
+    assert configure(profile, {"dataset": dataset}, {}, folder).image_size == size
+
+
+def test_what_is_learnt_says_which_model_at_which_size(folder: Path) -> None:
+    reduced = toy(folder, image_size=8, model="cnn_small")
+    assert data.problem(reduced).endswith(", 20 clients, cnn_small at 8×8")
+    assert data.problem(toy(folder)).endswith(", 20 clients, cnn")
+
+
+# --- small relatives ------------------------------------------------------------------------------
+
+SMALL = dataclasses.replace(PLAIN, replace_models={"cnn": "cnn_small", "resnet18": "resnet_small"})
+
+
+def test_a_profile_replaces_the_datasets_model_but_not_a_chosen_one(folder: Path) -> None:
+    assert toy(folder, profile=SMALL).model == "cnn_small"
+    assert toy(folder, profile=SMALL, model="cnn").model == "cnn"
+
+
+def test_a_profiles_word_on_a_model_is_on_the_one_that_is_trained(folder: Path) -> None:
+    models = {"cnn": {"rounds": 3}, "cnn_small": {"rounds": 4}}
+    assert toy(folder, profile=dataclasses.replace(SMALL, models=models)).rounds == 4
+
+
+@pytest.mark.parametrize("replaced", [{"cnm": "cnn_small"}, {"cnn": "cnn_smal"}])
+def test_misspelt_model_on_either_side_of_a_replacement_is_refused(
+    folder: Path, replaced: dict[str, str]
+) -> None:
+    profile = dataclasses.replace(PLAIN, replace_models=replaced)
+    with pytest.raises(UserError, match=r"unknown model '.*'; did you mean 'cnn"):
+        toy(folder, profile=profile)
+
+
 # --- the key --------------------------------------------------------------------------------------
 
 OTHER: dict[str, Any] = {
@@ -278,7 +353,7 @@ OTHER: dict[str, Any] = {
     "eval_every": 2, "patience": 3, "bn_stats": "average", "seed": 1, "record": ("convergence",),
     "plugin": "other", "plans_rounds": True,
 }  # fmt: skip
-LATER = {"momentum": 0.9, "weight_decay": 0.01, "lr_decay": 0.99}
+LATER = {"image_size": 8, "momentum": 0.9, "weight_decay": 0.01, "lr_decay": 0.99}
 """Options that came after the key was made."""
 NAMELESS = {*ENDS, "standing"}
 """What a run is not named by: where it ends, and which hyper-parameters were left as they are."""

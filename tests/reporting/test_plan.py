@@ -379,6 +379,23 @@ def test_a_profile_can_have_a_word_on_one_table(tmp_path: Path) -> None:
     assert (config.rounds, config.local_epochs) == (1, 5), "the cell's own settings win"
 
 
+@pytest.mark.parametrize("algo", ["fedavg", "fedcp"])
+def test_a_profile_replaces_the_model_that_a_cell_names(
+    tmp_path: Path, algo: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(data, "fingerprint", lambda *_: "drawn")
+    small = {"cnn": "cnn_small", "resnet18": "resnet_small"}
+    profile = replace(PROFILE, replace_models=small)
+    plan = plan_table(load_table("main"), profile, 1, Store(tmp_path / "store"), tmp_path)
+    row = next(cell.row for cell in plan.spec.cells.values() if cell.chosen["algo"] == algo)
+    models = {
+        column: plan.cells[row, f"practical(0.1) {column}"].configs[0].model
+        for column in ("Cifar10", "TINY", "TINY*", "AG News")
+    }
+    expected = ("cnn_small", "cnn_small", "resnet_small", "fasttext")
+    assert tuple(models.values()) == expected
+
+
 def test_time_can_be_asked_while_more_is_learnt(tmp_path: Path, store: Store) -> None:
     """A display asks from a thread of its own."""
     config = _plan(tmp_path, store).cells["FedCP", "even"].configs[0]

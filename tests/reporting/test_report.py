@@ -149,6 +149,7 @@ def configured_by(command: str, monkeypatch: pytest.MonkeyPatch) -> RunConfig:
         ({"algo": "fedavg", "joining_ratio": "0.00001-0.1"}, {}),
         ({"algo": "fedavg", "joining_ratio": "0.5", "eval_every": 5, "bn_stats": "average"}, {}),
         ({"algo": "fedcp", "record": "convergence", "model": "resnet18", "local_epochs": 5}, {}),
+        ({"algo": "fedavg", "dataset": "cifar100", "model": "cnn_small", "image_size": 16}, {}),
         ({"algo": "fedavg", "dataset": "agnews", "batch_size": 32, "rounds": 17}, {}),
     ],
 )

@@ -549,5 +549,5 @@ class _Supply:
 
 def _dataset_of(config: RunConfig) -> str:
     """All that decides the samples of a run, whoever holds them."""
-    names = ("dataset", "source", "data_fingerprint", "fraction", "partition_seed")
+    names = ("dataset", "source", "data_fingerprint", "fraction", "partition_seed", "image_size")
     return repr([getattr(config, name) for name in names])

@@ -84,7 +84,7 @@ def draw(
         )
     layout = lay_out(clients, classes, width)
     figure = _circles(counts, layout, width) if layout.has_circles else _colours(counts, width)
-    sentence = problem(config, remark).removesuffix(f", {config.model}")
+    sentence = problem(config, remark).removesuffix(f", {config.model}{config.size_label}")
     caption.put(figure, f"{sentence}; {counts.sum():,} samples, {profile} profile.")
     return figure
 

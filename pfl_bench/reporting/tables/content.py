@@ -333,7 +333,8 @@ def _data(config: RunConfig, remarks: Mapping[str, str]) -> str:
     remark = remarks.get(config.data_fingerprint, "")
     title = data.title(config.dataset, config.source, remark)
     share = "all of it" if config.fraction == 1 else f"{config.percent} % of it"
-    return f"{title}, {share}, {MODELS[config.model].title}, {config.rounds} rounds"
+    model = MODELS[config.model].title + config.size_label
+    return f"{title}, {share}, {model}, {config.rounds} rounds"
 
 
 def _legend(plan: TablePlan, standin: bool) -> str:

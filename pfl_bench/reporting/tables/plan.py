@@ -190,6 +190,8 @@ def plan_table(
     cells = {}
     for place, cell in spec.cells.items():
         chosen = {**profile.tables.get(spec.name, {}), **cell.chosen}
+        if "model" in cell.chosen:
+            chosen["model"] = profile.trained_model(cell.chosen["model"])
         make = partial(configure, profile, chosen, cell.hyper, data_dir)
         try:
             configs = _seeded(make(fingerprint), seeds)
@@ -369,7 +371,7 @@ def data_of(config: RunConfig) -> str:
     """All that decides a run's data and who holds it."""
     names = (
         "dataset", "source", "data_fingerprint", "fraction", "partition_seed", "setting", "beta",
-        "clients", "sampled_from", "classes_per_client",
+        "clients", "sampled_from", "classes_per_client", "image_size",
     )  # fmt: skip
     return repr([getattr(config, name) for name in names])
 
