@@ -18,9 +18,9 @@ PFLLIB_PATH = "pfllib:PATH"
 
 _FLAGS = (
     "dataset", "source", "fraction", "image_size", "setting", "beta", "clients", "of",
-    "classes_per_client", "partition_seed", "model", "rounds", "local_epochs", "batch_size", "lr", "momentum",
-    "weight_decay", "lr_decay", "joining_ratio", "eval_every", "patience", "bn_stats", "seed",
-    "record",
+    "classes_per_client", "partition_seed", "model", "rounds", "local_epochs", "batch_size", "lr",
+    "momentum", "weight_decay", "lr_decay", "joining_ratio", "eval_every", "patience", "bn_stats",
+    "seed", "record",
 )  # fmt: skip
 _PARTITION_DECIDES = frozenset(_FLAGS[: _FLAGS.index("model")])
 

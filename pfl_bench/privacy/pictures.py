@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pfl_bench import data
 from pfl_bench.base import plot_style
-from pfl_bench.reporting.tables import remarks
+from pfl_bench.reporting.tables import remarks, small_models
 
 if TYPE_CHECKING:
     import numpy as np
@@ -63,7 +63,9 @@ def _draw(plan: TablePlan, runs: dict[str, StoredRun], *paths: Path) -> None:
             _panel(panels[row * width + k], recovered, f"{score:.1f} dB")
     config = next(iter(runs.values())).config
     remark = remarks(plan).get(config["data_fingerprint"], "")
-    about = data.title(config["dataset"], config["source"], remark)
+    trained = small_models(c for cell in plan.cells.values() for c in cell.configs)
+    named = data.title(config["dataset"], config["source"], remark)
+    about = f"{named}, {trained}" if trained else named
     figure.suptitle(
         plot_style.plain(
             f"{about}: images of clients and what the attack recovered of them, with PSNR "

@@ -52,6 +52,8 @@ def test_the_share_says_both_ways_of_counting() -> None:
 def test_only_fedcp_with_its_cpn_has_cpn_parameters() -> None:
     with_cpn = toy_config("fedcp", dataset="tinyimagenet", model="resnet18")
     assert cpn_of(with_cpn.to_dict()) == cpn_share("resnet18", TINY)
+    reduced = toy_config("fedcp", dataset="tinyimagenet", model="cnn_small", image_size=16)
+    assert cpn_of(reduced.to_dict()) == cpn_share("cnn_small", Inputs(200, (3, 16, 16)))
     without = toy_config("fedcp", {"cpn": False}, dataset="tinyimagenet", model="resnet18")
     assert cpn_of(without.to_dict()) is None
     assert cpn_of(toy_config("fedavg", dataset="tinyimagenet").to_dict()) is None

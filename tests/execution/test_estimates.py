@@ -58,6 +58,10 @@ def test_effort_counts_operations_of_all_samples_trained_on(tmp_path: Path) -> N
     # The CNN on 16×16 grey images: two convolutions 5×5 with pooling, two linear layers.
     macs = 32 * 12 * 12 * 25 + 64 * 2 * 2 * 25 * 32 + 64 * 512 + 512 * 4
     assert once == 160 * (2e6 + 2 * macs)
+    # The small one on 8×8, its convolutions padded.
+    macs = 16 * 8 * 8 * 9 + 32 * 4 * 4 * 9 * 16 + 32 * 2 * 2 * 128 + 128 * 4
+    small = toy_config(rounds=1, model="cnn_small", image_size=8)
+    assert effort(small, folder) == 160 * (2e6 + 2 * macs)
 
 
 @pytest.mark.parametrize("model", ["fasttext", "resnet18"])

@@ -266,7 +266,8 @@ def test_the_picture_of_an_attack_tells_of_data_that_are_not_as_published(
     noted = Path(shutil.copytree(folder, tmp_path / "noted"))
     data.write_note("toy", noted, "toy copy")
     assert table(tmp_path, noted, "--out", str(tmp_path / "out")).exit_code == 0
-    assert any(title.startswith("toy (toy copy): images of clients") for title in titles)
+    began = "toy (toy copy), small CNN in the place of the 4-layer CNN: images of clients"
+    assert any(title.startswith(began) for title in titles)
 
 
 def test_a_table_of_an_attack_is_run_rendered_drawn_and_kept(tmp_path: Path, folder: Path) -> None:

@@ -18,6 +18,7 @@ from pfl_bench.reporting.tables.plan import (
     CellPlan,
     Pace,
     TablePlan,
+    data_of,
     estimate,
     foresee,
     known_to,
@@ -377,6 +378,11 @@ def test_a_profile_can_have_a_word_on_one_table(tmp_path: Path) -> None:
     plan = plan_table(spec, profile, 1, Store(tmp_path), tmp_path)
     (config,) = plan.cells["FedAvg", "5"].configs
     assert (config.rounds, config.local_epochs) == (1, 5), "the cell's own settings win"
+
+
+def test_images_of_another_size_are_other_data() -> None:
+    whole, reduced = toy_config(), toy_config(image_size=8)
+    assert data_of(whole) != data_of(reduced)
 
 
 @pytest.mark.parametrize("algo", ["fedavg", "fedcp"])

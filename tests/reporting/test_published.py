@@ -19,6 +19,13 @@ from pfl_bench.reporting.published import published_accuracy
         ({"algo": "fedper", "dataset": "cifar100", "rounds": 40, "fraction": 0.1}, {}, 49.63),
         ({"algo": "fedavg", "dataset": "cifar100", "seed": 7, "patience": 3}, {}, 31.89),
         ({"algo": "fedcp", "dataset": "tinyimagenet", "beta": 0.5}, {"lambda": 50}, 4.54),
+        (
+            {"algo": "fedper", "dataset": "cifar100", "model": "cnn_small", "image_size": 16},
+            {},
+            49.63,
+        ),
+        ({"algo": "fedcp", "dataset": "tinyimagenet", "model": "resnet_small"}, {}, 44.18),
+        ({"algo": "fedcp", "dataset": "cifar100", "model": "cnn_small", "lr": 0.01}, {}, None),
         ({"algo": "local", "dataset": "cifar100"}, {}, None),
         ({"algo": "fedcp", "dataset": "cifar100", "lr": 0.01}, {}, None),
     ],

@@ -267,6 +267,36 @@ def test_data_are_called_what_they_are_called_everywhere(source: str, told: str)
     assert facts(_plan(source))["Data"].startswith(f"{told}all of it, ")
 
 
+def small_plan() -> TablePlan:
+    """A table trained with small models, each at its size."""
+    trained = {"x": ("cnn_small", 8), "y": ("cnn_small", 6), "z": ("resnet_small", 8)}
+    cells = []
+    for column, (model, size) in trained.items():
+        made = cell_plan(("A", column), [50.0, 51.0])
+        configs = tuple(
+            dataclasses.replace(config, model=model, image_size=size) for config in made.configs
+        )
+        cells.append(dataclasses.replace(made, configs=configs))
+    return table_plan(cells)
+
+
+SMALL_MODELS = (
+    "small CNN on images of 8×8 and 6×6 in the place of the 4-layer CNN; small ResNet on images of "
+    "8×8 in the place of the ResNet-18"
+)
+
+
+def test_a_table_says_which_models_stand_for_the_papers_and_at_which_size() -> None:
+    told = facts(small_plan())
+    assert told["Models"] == SMALL_MODELS
+    assert "small CNN at 6×6, " in told["Data"]
+    assert SMALL_MODELS in " ".join(tableplot.draw(small_plan()).get_suptitle().split())
+
+
+def test_a_table_of_the_papers_models_does_not_speak_of_others() -> None:
+    assert "Models" not in facts(_plan())
+
+
 def test_versions_are_told_of_all_runs() -> None:
     config = toy_config()
     old = stored(config, 1.0, provenance={"torch": "2.4.0", "finished": "2023-01-01T00:00:00"})

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
         make_sheet,
         remarks,
         signed,
+        small_models,
         still_rising,
     )
     from pfl_bench.reporting.tables.plan import (

@@ -219,6 +219,7 @@ def facts(plan: TablePlan) -> dict[str, str]:
     said = {
         "Profile": _profile(plan),
         "Data": "; ".join(dict.fromkeys(_data(config, remarked) for config in configs)),
+        "Models": small_models(configs),
         "Seeds": f"{plan.seeds} per cell",
         "Scoring": _scoring(plan),
         "Cells": _legend(plan, any(map(is_standin, cells))),
@@ -335,6 +336,29 @@ def _data(config: RunConfig, remarks: Mapping[str, str]) -> str:
     share = "all of it" if config.fraction == 1 else f"{config.percent} % of it"
     model = MODELS[config.model].title + config.size_label
     return f"{title}, {share}, {model}, {config.rounds} rounds"
+
+
+def small_models(configs: Iterable[RunConfig]) -> str:
+    """Which models were trained in the place of the paper's, on images of which size; nothing where
+    all are the paper's own."""
+    from pfl_bench.models import MODELS
+
+    sizes: dict[str, list[str]] = {}
+    for config in configs:
+        known = sizes.setdefault(config.model, [])
+        if (
+            config.image_size is not None
+            and f"{config.image_size}×{config.image_size}" not in known
+        ):
+            known.append(f"{config.image_size}×{config.image_size}")
+    told = []
+    for model, seen in sizes.items():
+        elder = MODELS[model].small_relative_of
+        images = f" on images of {' and '.join(seen)}" if seen else ""
+        place = f" in the place of the {MODELS[elder].title}" if elder else ""
+        if images or place:
+            told.append(f"{MODELS[model].title}{images}{place}")
+    return "; ".join(told)
 
 
 def _legend(plan: TablePlan, standin: bool) -> str:

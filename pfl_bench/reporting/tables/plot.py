@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from pfl_bench.base import plot_style
 from pfl_bench.data import title
 from pfl_bench.reporting.metrics import attack_figures, metric
-from pfl_bench.reporting.tables.content import Sheet, make_sheet, remarks
+from pfl_bench.reporting.tables.content import Sheet, make_sheet, remarks, small_models
 from pfl_bench.reporting.verdict import MARK
 
 if TYPE_CHECKING:
@@ -58,8 +58,9 @@ def _title(sheet: Sheet, letters: int) -> str:
     below = f"profile {sheet.plan.profile.name}, {_seeds(sheet)}, {data}"
     rising = any(entry.rising for entry in sheet.entries.values())
     mark = (f"{MARK} more rounds would change this cell",) if rising else ()
-    told = (sheet.plan.spec.caption, below, *mark, *_remarks(sheet.plan))
-    return "\n".join(textwrap.fill(line, letters) for line in told)
+    configs = [config for cell in sheet.plan.cells.values() for config in cell.configs]
+    told = (sheet.plan.spec.caption, below, small_models(configs), *mark, *_remarks(sheet.plan))
+    return "\n".join(textwrap.fill(line, letters) for line in told if line)
 
 
 def _remarks(plan: TablePlan) -> list[str]:
