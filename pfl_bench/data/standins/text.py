@@ -1,8 +1,11 @@
 """The stand-in for AG News: documents of invented word indices from a small topic model.
 
 A document mixes background words, which follow Zipf's law and say nothing of the class, with words
-of its class's topic. Topics overlap with those of the neighbouring classes, and some documents say
-little about their topic, so that counting words is right often but not always.
+of its class's topic. A topic has so many words that the documents of one client show only some of
+them, and those of the others the rest. Topics overlap with those of the neighbouring classes, and
+some documents say little about their topic, so that counting words is right often but not always.
+
+Everything is drawn in whole numbers, which all processors compute alike.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import numpy as np
 from pfl_bench.base import numpy_generator
 from pfl_bench.data.text import pad
 
-VERSION = 1
+VERSION = 2
 """Raise it when the same topics would give other documents."""
 
 
@@ -25,19 +28,24 @@ class Topics:
     """Everything that decides what the documents are like."""
 
     classes: int = 4
-    samples: int = 4000
+    samples: int = 1600
     words: int = 2500
     """the vocabulary without the padding"""
-    topic_words: int = 40
+    subjects: int = 16
+    """topics of a class, of which a document has one"""
+    topic_words: int = 20
     """words that a topic prefers"""
-    shared: float = 0.6
+    shared: float = 0.3
     """share of a topic's words that also belong to the next topic"""
-    length: tuple[int, int] = (20, 60)
-    strength: tuple[float, float] = (1.2, 3.0)
-    """parameters of the Beta distribution of a document's share of topic words"""
+    length: tuple[int, int] = (120, 200)
+    weakness: int = 1
+    """a document's share of topic words is the least of so many numbers between 0 and 1"""
 
 
 TOPICS = Topics()
+
+ONE = 1 << 32
+"""What stands for 1 in shares."""
 
 
 def key() -> str:
@@ -52,20 +60,22 @@ def render(topics: Topics = TOPICS) -> tuple[np.ndarray, np.ndarray, int]:
     generator.shuffle(y)
     low, high = topics.length
     lengths = generator.integers(low, high + 1, topics.samples)
-    strength = generator.beta(*topics.strength, topics.samples)
+    strength = generator.integers(0, ONE, (topics.weakness, topics.samples)).min(axis=0)
     owner = np.repeat(np.arange(topics.samples), lengths)
     tokens = _zipf_words(topics.words, len(owner), generator)
-    topical = generator.random(len(owner)) < strength[owner]
-    choice = _zipf_words(topics.topic_words, int(topical.sum()), generator)
-    tokens[topical] = _topic_words(topics, generator)[y[owner[topical]], choice]
+    topical = generator.integers(0, ONE, len(owner)) < strength[owner]
+    choice = generator.integers(0, topics.topic_words, int(topical.sum()))
+    subject = generator.integers(0, topics.subjects, topics.samples)
+    topic = (subject * topics.classes + y)[owner[topical]]  # next to it lie those of other classes
+    tokens[topical] = _topic_words(topics, generator)[topic, choice]
     indices, vocabulary = _by_frequency(tokens)
     return pad(indices, lengths), y.astype(np.int64), vocabulary
 
 
 def _zipf_words(words: int, n: int, generator: np.random.Generator) -> np.ndarray:
     """n words, the one of rank r drawn in proportion to 1/r."""
-    cumulated = np.cumsum(1 / np.arange(1, words + 1))
-    return np.searchsorted(cumulated, generator.random(n) * cumulated[-1])
+    cumulated = np.cumsum(ONE // np.arange(1, words + 1))
+    return np.searchsorted(cumulated, generator.integers(0, cumulated[-1], n), side="right")
 
 
 def _topic_words(topics: Topics, generator: np.random.Generator) -> np.ndarray:
@@ -74,7 +84,7 @@ def _topic_words(topics: Topics, generator: np.random.Generator) -> np.ndarray:
     Topics lie on a ring of words and overlap with their neighbours on it.
     """
     step = round(topics.topic_words * (1 - topics.shared))
-    ring = generator.permutation(topics.words)[: step * topics.classes]
+    ring = generator.permutation(topics.words)[: step * topics.classes * topics.subjects]
     rows = [
         generator.permutation(np.take(ring, start + np.arange(topics.topic_words), mode="wrap"))
         for start in range(0, len(ring), step)
