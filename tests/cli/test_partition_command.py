@@ -120,7 +120,7 @@ def test_a_set_of_ones_own_is_found_without_saying_that_it_is_real(
     monkeypatch.setenv("PFL_BENCH_DATA", str(tmp_path))
     result = run("--dataset", "few", "--clients", "4")
     assert result.exit_code == 0, result.output
-    assert result.output.startswith("few, practical(0.1), 4 clients, cnn: 400 samples")
+    assert result.output.startswith("few, practical(0.1), 4 clients, cnn_small: 400 samples")
 
 
 @pytest.mark.parametrize("profile", ["quick", "mine.yaml"])

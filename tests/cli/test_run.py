@@ -171,7 +171,7 @@ def test_output_that_is_no_terminal_gets_plain_lines(bench: Bench) -> None:
     result = bench.succeed()
     assert "\x1b" not in result.output and "\r" not in result.output
     title, first, last = result.stderr.splitlines()
-    assert title == "fedavg on toy, iid, 2 clients, cnn, seed 0"
+    assert title == "fedavg on toy, iid, 2 clients, cnn_small, seed 0"
     assert re.fullmatch(r"round 1/3: accuracy [\d.]+%, best [\d.]+%, .* left", first)
     assert last.startswith("round 3/3: ")
 

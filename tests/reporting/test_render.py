@@ -290,7 +290,7 @@ def test_a_table_says_which_models_stand_for_the_papers_and_at_which_size() -> N
     told = facts(small_plan())
     assert told["Models"] == SMALL_MODELS
     assert "small CNN at 6×6, " in told["Data"]
-    assert SMALL_MODELS in " ".join(tableplot.draw(small_plan()).get_suptitle().split())
+    assert SMALL_MODELS in " ".join(plot.draw(small_plan()).get_suptitle().split())
 
 
 def test_a_table_of_the_papers_models_does_not_speak_of_others() -> None:
