@@ -133,6 +133,8 @@ class Profile:
     tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     argument: str = ""
     """What stands after `--profile` to get this profile."""
+    ranks: bool = True
+    """Whether its runs are long enough to say which method is better; if not, no table does."""
     replace_models: Mapping[str, str] = field(default_factory=dict)
     """What is trained in place of a dataset's own model and of one that a table names."""
 
@@ -151,7 +153,7 @@ def load_profile(name: str) -> Profile:
 
 def _read_profile(path: Path) -> Profile:
     content = read_yaml(path)
-    parts = ("about", "seeds", "run", "datasets", "models", "tables", "replace_models")
+    parts = ("about", "seeds", "ranks", "run", "datasets", "models", "tables", "replace_models")
     for key in content:
         if key not in parts:
             raise UserError(f"{str(path)!r}: {unknown('key', key, parts)}")
@@ -171,7 +173,12 @@ def _read_profile(path: Path) -> Profile:
                 f"{str(path)!r}: replace_models cannot have {shown(named)}: {shown(trained)}; "
                 "allowed: a model's name and another's"
             )
-    return Profile(path.stem, about, run, datasets, models, seeds, tables, replace_models=replaced)
+    ranks = content.get("ranks", Profile.ranks)
+    if not isinstance(ranks, bool):
+        raise UserError(f"{str(path)!r}: ranks cannot be {shown(ranks)}; allowed: true, false")
+    return Profile(
+        path.stem, about, run, datasets, models, seeds, tables, ranks=ranks, replace_models=replaced
+    )
 
 
 def _block(content: Mapping[str, Any], name: str, path: Path) -> dict[str, Any]:

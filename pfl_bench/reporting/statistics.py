@@ -55,6 +55,7 @@ class Agreement:
     paper_winners: tuple[str, ...]
     """Those with the best figure, more than one where they are equal."""
     our_winners: tuple[str, ...]
+    """Among all that we have a figure for, like the figures in bold: Local counts too."""
     test: PairedTest | None
 
     @property
@@ -95,7 +96,7 @@ def _of_line(plan: TablePlan, line: str, cells: Sequence[Cell]) -> Agreement:
             statistics.fmean(abs(a - b) for a, b in zip(x, y, strict=True)) if comparable else None
         ),
         paper_winners=winners(dict(zip(both, y, strict=True)), measure.lower_is_better),
-        our_winners=winners(dict(zip(both, x, strict=True)), measure.lower_is_better),
+        our_winners=winners(ours, measure.lower_is_better) if both else (),
         test=_against_best(plan.spec.method, plans, ours, measure),
     )
 

@@ -295,3 +295,13 @@ def test_impossible_ratio_is_named(text: str) -> None:
     with pytest.raises(UserError) as caught:
         parse_ratio(text)
     assert f"joining_ratio cannot be {text!r}" in str(caught.value)
+
+
+def test_a_profile_may_say_that_it_does_not_rank(tmp_path: Path) -> None:
+    path = tmp_path / "short.yaml"
+    path.write_text("ranks: false\n")
+    assert not load_profile(str(path)).ranks
+    assert load_profile("paper").ranks
+    path.write_text("ranks: perhaps\n")
+    with pytest.raises(UserError, match="ranks cannot be 'perhaps'; allowed: true, false"):
+        load_profile(str(path))

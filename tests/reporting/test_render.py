@@ -390,3 +390,11 @@ def test_a_picture_says_how_many_seeds_and_how_much_data_it_rests_on(
         cells.append(dataclasses.replace(made, configs=configs))
     title = plot.draw(table_plan(cells, seeds=3)).get_suptitle()
     assert title.endswith(f"profile quick, {said}")
+
+
+def test_a_profile_that_does_not_rank_prints_neither_ranks_nor_correlations_nor_p() -> None:
+    plan = dataclasses.replace(_plan(), profile=dataclasses.replace(PROFILE, ranks=False))
+    for text in (to_markdown(plan), to_latex(plan), to_csv(plan)):
+        assert "Kendall" not in text and "p = " not in text and "rank 1" not in text
+    assert "does not tell which method is better" in to_markdown(plan)
+    assert "Kendall" in to_latex(_plan())

@@ -172,8 +172,9 @@ def test_a_local_baseline_without_published_figures_can_be_the_rival() -> None:
     (line,) = agreement(plan)
     assert line.test is not None
     assert line.test.rival == "Local"
-    assert line.our_winners == ("FedCP",)
-    assert line.same_winner
+    assert line.our_winners == ("Local",)  # as in bold in the table
+    assert not line.same_winner
+    assert line.competitors == 2
 
 
 def test_a_tie_with_the_paper_s_winner_is_nobody_s_win() -> None:

@@ -26,6 +26,12 @@ if TYPE_CHECKING:
     from pfl_bench.store import Metric, StoredRun
 
 
+NO_RANKING = (
+    "this profile says of itself that it does not tell which method is better; so ranks, "
+    "correlations with the paper and p-values are left out"
+)
+
+
 @dataclass(frozen=True)
 class Ranks:
     """A cell's place among those of its line that both we and the paper have figures for."""
@@ -112,7 +118,8 @@ def make_sheet(plan: TablePlan) -> Sheet:
         place: _entry(cell, ranks.get(place), place in best, marks, plan.spec.metric == "accuracy")
         for place, cell in plan.cells.items()
     }
-    return Sheet(plan, entries, marks.texts, facts(plan), agreement(plan))
+    compared = agreement(plan) if plan.profile.ranks else []
+    return Sheet(plan, entries, marks.texts, facts(plan), compared)
 
 
 def signed(value: float, digits: int = 2) -> str:
@@ -189,7 +196,7 @@ def _competition(plan: TablePlan) -> tuple[dict[Place, Ranks], set[Place]]:
             for place, cell in plans.items()
             if cell.cell.published and cell.cell.published.mean is not None and place in ours
         }
-        for place in paper:
+        for place in paper if plan.profile.ranks else ():
             ranks[place] = Ranks(
                 _place(ours[place], (ours[p] for p in paper)),
                 _place(paper[place], paper.values()),
@@ -223,6 +230,7 @@ def facts(plan: TablePlan) -> dict[str, str]:
         "Seeds": f"{plan.seeds} per cell",
         "Scoring": _scoring(plan),
         "Cells": _legend(plan, any(map(is_standin, cells))),
+        "Ranking": "" if plan.profile.ranks else NO_RANKING,
         "Still rising": still_rising(plan),
         "Without training": _references(plan),
         "Attack": str(plan.spec.threat or ""),
@@ -368,6 +376,11 @@ def _legend(plan: TablePlan, standin: bool) -> str:
     if not any(cell.cell.published for cell in plan.cells.values()):
         return legend
     best = "" if plan.spec.score == "best" else " (its best round's)"
+    if standin and not plan.profile.ranks:
+        return (
+            f"{legend}; stand-in data is not what the paper measured, so that its figures are not "
+            "shown"
+        )
     if not standin:
         return f"{legend}; beside it the paper's figure{best} and ours less the paper's"
     return (

@@ -29,8 +29,8 @@ GAP = 2
 """Blanks between two columns on the terminal."""
 
 CORRELATIONS = (
-    "τ and ρ are Kendall's τ-b and Spearman's ρ between our ranking and the paper's; these and the "
-    "winners are among those that both have a figure for."
+    "τ and ρ are Kendall's τ-b and Spearman's ρ between our ranking and the paper's, among those "
+    "that both have a figure for; the winner here is the best of all, Local included."
 )
 PAIRED_TEST = (
     "The paired test flips the signs of the differences between equal seeds in all ways "
