@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pfl_bench.base.spelling import GREEK, meant, plain, typed
     from pfl_bench.base.streams import guarded, printable
     from pfl_bench.base.terminal import standard_error, standard_output
-    from pfl_bench.base.version import VERSION
+    from pfl_bench.base.version import VERSION, install_command
     from pfl_bench.base.yamlfile import find_yaml, packaged_names, read_yaml
 
 __getattr__, __dir__, __all__ = face(__name__, __file__)

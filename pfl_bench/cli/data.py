@@ -5,10 +5,14 @@ from __future__ import annotations
 import re
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from pfl_bench.base import UserError, meant, shown, standard_error, standard_output, user_path
+
+if TYPE_CHECKING:
+    from pfl_bench.data import Columns
 
 data_dir_option = click.option(
     "--data-dir",
@@ -100,24 +104,53 @@ def _shape(shape: tuple[int, int, int] | None) -> str:
     metavar="SIDE|HxW",
     help="Resize the images of a set of your own, as in 64 or 48x64; else all must be alike.",
 )
+@click.option("--label-column", metavar="NAME", help="The class in a CSV file with a header.")
+@click.option(
+    "--text-column", metavar="A,B", help="The text in a CSV file; several columns are joined."
+)
+@click.option(
+    "--client-column",
+    metavar="NAME",
+    help="To whom a row of a CSV file belongs; makes --setting natural possible.",
+)
+@click.option(
+    "--min-samples",
+    type=click.IntRange(2),
+    default=8,
+    show_default=True,
+    help="Leave out clients of --client-column with fewer rows.",
+)
 @click.option("--force", is_flag=True, help="Make it again when it is already prepared.")
 @data_dir_option
 def prepare(
-    name: str, source: str | None, size: str | None, force: bool, data_dir: str | None
+    name: str,
+    source: str | None,
+    size: str | None,
+    label_column: str | None,
+    text_column: str | None,
+    client_column: str | None,
+    min_samples: int,
+    force: bool,
+    data_dir: str | None,
 ) -> None:
     """Download or convert a dataset, or make one of your own from images or CSV.
 
     NAME is one of `pfl-bench data list`, or a new name for a set of your own.
     """
     from pfl_bench.base import data_dir as resolve
-    from pfl_bench.data import specs, write_note
+    from pfl_bench.cli.shared import commas
+    from pfl_bench.data import Columns, specs, write_note
 
     folder = resolve(data_dir)
     origin = _existing(source)
     name = meant(name, specs())
     spec = specs().get(name)
+    texts = () if text_column is None else tuple(commas.names("--text-column", text_column))
+    columns = Columns(label_column, texts, client_column)
+    if spec is not None and columns.are_named:
+        raise UserError(f"columns are named for sets of your own; {spec.title} has its own")
     if spec is None:
-        _prepare_own(name, folder, origin, size, force)
+        _prepare_own(name, folder, origin, size, columns, min_samples, force)
         write_note(name, folder, "")  # what was said of an earlier file
     elif size is not None:
         raise UserError(f"--size is for sets of your own; {spec.title} has its own size")
@@ -168,7 +201,13 @@ def _writing(folder: Path) -> None:
 
 
 def _prepare_own(
-    name: str, folder: Path, origin: Path | None, size: str | None, force: bool
+    name: str,
+    folder: Path,
+    origin: Path | None,
+    size: str | None,
+    columns: Columns,
+    min_samples: int,
+    force: bool,
 ) -> None:
     """A folder is an image set, a CSV file a text set."""
     from pfl_bench.base import unknown
@@ -184,13 +223,23 @@ def _prepare_own(
         raise UserError(f"{folder} already has a dataset {name!r}: choose another name or --force")
     pixels = _size(size)
     _writing(folder)
+    if origin.is_dir() and columns.are_named:
+        raise UserError(f"columns are named in a CSV file, but {origin} is a folder")
     if origin.is_dir():
         convert.from_class_folders(folder / f"{name}.npz", origin, size=pixels)
         (folder / f"{name}.csv").unlink(missing_ok=True)
     elif size is not None:
         raise UserError(f"--size is for images, but {origin} is a file")
     else:
-        convert.from_csv(folder / f"{name}.csv", origin)
+        dropped = convert.from_csv(
+            folder / f"{name}.csv", origin, columns=columns, least=min_samples
+        )
+        if dropped:
+            click.echo(
+                f"{dropped} clients with fewer than {min_samples} rows are left out "
+                "(--min-samples)",
+                err=True,
+            )
         (folder / f"{name}.npz").unlink(missing_ok=True)
 
 
@@ -216,6 +265,8 @@ def _verdict(name: str, folder: Path) -> str:
         name, card = spec.name, Card.of(load(name, "real", folder))
         path = folder / spec.filename
     words = f", {card.vocabulary:,} words" if card.vocabulary else ""
+    if card.clients:
+        words += f", {card.clients:,} clients of its own (--setting natural)"
     per_class = f"{card.smallest_class:,} to {card.largest_class:,} per class"
     said = _noted(name, folder)
     return (

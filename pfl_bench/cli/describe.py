@@ -80,6 +80,7 @@ def _settings() -> list[tuple[str, str]]:
         "iid": "an equal random share for everyone",
     }
     rows = [(name, meanings[name]) for name in SETTINGS]
+    rows.append(("natural", "the data come with their clients (data prepare --client-column)"))
     rows.append(("N|M", "N clients drawn from a partition of M (--clients N --of M)"))
     rows.append(("pfllib", "data and partition made by PFLlib (--partition pfllib:PATH)"))
     return rows

@@ -54,7 +54,7 @@ class Settings:
         "practical",
         "how data is dealt to the clients",
         source=PAPER,
-        choices=("practical", "pathological", "iid"),
+        choices=("practical", "pathological", "iid", "natural"),
         aliases={"dirichlet": "practical", "dir": "practical", "pat": "pathological"},
     )
     beta: float | None = knob(

@@ -7,7 +7,14 @@ from pfl_bench.base.face import face
 if TYPE_CHECKING:
     from pfl_bench.data import convert
     from pfl_bench.data.imagesize import reduced_shape
-    from pfl_bench.data.partition import SETTINGS, Partition, make_partition, subset
+    from pfl_bench.data.partition import (
+        NATURAL,
+        SETTINGS,
+        Partition,
+        make_partition,
+        natural_partition,
+        subset,
+    )
     from pfl_bench.data.pfllib import read_pfllib
     from pfl_bench.data.registry import (
         Card,
@@ -26,5 +33,6 @@ if TYPE_CHECKING:
         title,
         write_note,
     )
+    from pfl_bench.data.text import Columns
 
 __getattr__, __dir__, __all__ = face(__name__, __file__)

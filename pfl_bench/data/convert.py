@@ -1,8 +1,9 @@
 """The prepared format: read with every check, and made from torchvision, class folders or CSV.
 
 Images lie in `<name>.npz` with x (n×c×h×w; uint8, or float32 in [-1, 1]) and y (n, classes from
-0); text lies in `<name>.csv` with the class in the first column. Which dataset is made from what
-is said in the dataset's own file.
+0); text lies in `<name>.csv` with the class in the first column. Either may say to whom each sample
+belongs: `client` (n integers), or a CSV header of class, client, text. Which dataset is made from
+what is said in the dataset's own file.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import io
 import warnings
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
@@ -94,13 +96,23 @@ def write_arrays(path: Path, **arrays: Any) -> None:
 
 def read_images(path: Path) -> tuple[np.ndarray, np.ndarray]:
     """Images n×h×w×c and labels of a prepared .npz, or a `UserError` that names the defect."""
+    return read_owned_images(path)[:2]
+
+
+def read_owned_images(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """The same, and the number of each image's client where the file tells."""
     arrays = read_arrays(path)
     if missing := {"x", "y"} - arrays.keys():
         raise UserError(f"{path} lacks the array {' and '.join(sorted(missing))}")
     x, y = arrays["x"], arrays["y"]
     if defect := _defect_of_images(x) or _defect_of_labels(y, len(x)):
         raise UserError(f"{path}: {defect}")
-    return np.ascontiguousarray(x.transpose(0, 2, 3, 1)), y.astype(np.int64)
+    owners = arrays.get("client")
+    if owners is not None:
+        if owners.shape != y.shape or owners.dtype.kind not in "iu":
+            raise UserError(f"{path}: client must hold one integer per sample ({len(y)})")
+        owners = np.unique(owners, return_inverse=True)[1].astype(np.int64)
+    return np.ascontiguousarray(x.transpose(0, 2, 3, 1)), y.astype(np.int64), owners
 
 
 def _defect_of_images(x: np.ndarray) -> str | None:
@@ -319,21 +331,45 @@ def _progress(items: Sequence[Item], what: str) -> Iterable[Item]:
     return track(items, what, console=console, transient=True, disable=not console.is_terminal)
 
 
-def from_csv(out: Path, source: Path, *, classes: int | None = None) -> None:
-    """One CSV file, or a folder whose CSV files (train.csv, test.csv) are merged.
+def from_csv(
+    out: Path,
+    source: Path,
+    *,
+    classes: int | None = None,
+    columns: text.Columns = text.UNNAMED,
+    least: int = 0,
+) -> int:
+    """One CSV file, or a folder whose CSV files (train.csv, test.csv) are merged. Returns how many
+    clients were left out.
 
-    A known dataset demands its number of `classes`.
+    A known dataset demands its number of `classes`. Where documents belong to clients, those of
+    clients with fewer than `least` are left out.
     """
     files = sorted(source.glob("*.csv")) if source.is_dir() else [source.resolve()]
     if not files:
         raise UserError(f"{source} holds no .csv file")
-    tables = [text.read_table(file) for file in files]
+    tables = [text.read_table(file, columns) for file in files]
+    if len({table.clients is None for table in tables}) > 1:
+        raise UserError(f"{source} names clients in some of its files and not in all")
     labels = [label for table in tables for label in table.labels]
     texts = [document for table in tables for document in table.texts]
+    owners = [owner for table in tables for owner in table.clients or ()]
+    held = Counter(owners)
+    if owners:
+        kept = [k for k, owner in enumerate(owners) if held[owner] >= least]
+        if not kept:
+            raise UserError(f"{source} has no client with at least {least} documents")
+        labels, texts, owners = ([column[k] for k in kept] for column in (labels, texts, owners))
     found = int(text.number_classes(labels, source).max()) + 1
     if classes not in (None, found):
         raise UserError(f"{source} has {found} classes in its first column, not {classes}")
     merged = io.StringIO()
     # With csv's own line ends, or a carriage return within a text would not be quoted.
-    csv.writer(merged).writerows(zip(labels, texts, strict=True))
+    writer = csv.writer(merged)
+    if owners:
+        writer.writerow(text.WITH_CLIENTS)
+        writer.writerows(zip(labels, owners, texts, strict=True))
+    else:
+        writer.writerows(zip(labels, texts, strict=True))
     write_atomically(out, merged.getvalue())
+    return len(held) - len(set(owners))

@@ -1,4 +1,5 @@
-"""How a dataset's samples are dealt to clients: practical(β), pathological, IID, and N|M.
+"""How a dataset's samples are dealt to clients: practical(β), pathological, IID, N|M, or not at all
+where the data say themselves to whom each sample belongs.
 
 A partition is a pure function of its inputs and holds indices only; the samples themselves, and
 whatever a model needs done to them, live elsewhere. Partitions made by PFLlib are in `pfllib`.
@@ -15,6 +16,8 @@ import numpy as np
 from pfl_bench.base import UserError, numpy_generator, unknown
 
 SETTINGS = ("practical", "pathological", "iid")
+NATURAL = "natural"
+"""The data come with their clients and nothing is dealt."""
 TRAIN_SHARE = 0.75
 LEAST_TESTED = 10
 """The paper's batch; but data are dealt alike whatever batch they are trained in."""
@@ -104,6 +107,22 @@ def make_partition(
 
     held = _by_client(owner, dealt)
     parts = [_split(held[client], client, seed) for client in _kept(clients, dealt, seed)]
+    train, test = zip(*parts, strict=True)
+    return Partition(train, test)
+
+
+def natural_partition(owners: np.ndarray, total: int, clients: int, seed: int = 0) -> Partition:
+    """Everybody keeps what is theirs, split into 75 % train and 25 % test; of the `total` owners
+    `clients` are kept, drawn as in N|M."""
+    _check_counts(clients, total)
+    sizes = np.bincount(owners, minlength=total)
+    if (small := int((sizes < 2).sum())) > 0:
+        raise UserError(
+            f"{small} of {total} natural clients hold fewer than two samples, one to train on and "
+            f"one to test on; use a larger --fraction, or prepare the data with --min-samples"
+        )
+    held = _by_client(owners, total)
+    parts = [_split(held[client], client, seed) for client in _kept(clients, total, seed)]
     train, test = zip(*parts, strict=True)
     return Partition(train, test)
 

@@ -47,6 +47,8 @@ ENTRY_POINTS = "pfl_bench.datasets"
 
 Arrays = tuple[np.ndarray, np.ndarray, int | None]
 """x, y, and the vocabulary of a text set."""
+Owned = tuple[np.ndarray, np.ndarray, int | None, np.ndarray | None]
+"""The same, and the client of each sample where the data say so."""
 
 _SUFFIXES = {"image": ".npz", "text": ".csv"}
 NOTE_LETTERS = 100
@@ -75,6 +77,8 @@ class DatasetSpec:
     """all that the rendering depends on; another key is another rendering"""
     prepare: Callable[[Path, Path | None], None] | None = None
     """makes the prepared file (first) from what the user has (second), or downloads it"""
+    clients: int | None = None
+    """to how many the samples belong, where the data say so"""
     needs: str = ""
     """what `data prepare --from` must be given where there is no download"""
 
@@ -111,6 +115,8 @@ class Dataset:
     fingerprint: str
     remark: str = ""
     """what must be said wherever figures made from it appear; nothing if it is as published"""
+    owners: np.ndarray | None = None
+    """the client of each sample, from 0, where the data say so"""
 
     @property
     def kind(self) -> str:
@@ -163,6 +169,8 @@ class Card:
     classes: int
     smallest_class: int
     largest_class: int
+    clients: int | None = None
+    """to how many the samples belong, where the data say so"""
 
     @classmethod
     def of(cls, dataset: Dataset) -> Card:
@@ -176,6 +184,7 @@ class Card:
             classes=dataset.classes,
             smallest_class=int(counts.min()),
             largest_class=int(counts.max()),
+            clients=None if dataset.owners is None else int(dataset.owners.max()) + 1,
         )
 
     def reduced(self, size: int | None) -> Card:
@@ -183,11 +192,17 @@ class Card:
         return dataclasses.replace(self, shape=reduced_shape(self.shape, size))
 
 
-def content_fingerprint(x: np.ndarray, y: np.ndarray, classes: int, vocabulary: int | None) -> str:
+def content_fingerprint(
+    x: np.ndarray,
+    y: np.ndarray,
+    classes: int,
+    vocabulary: int | None,
+    owners: np.ndarray | None = None,
+) -> str:
     """16 hexadecimal digits over all that an algorithm can see of a dataset."""
     header = [[x.dtype.str, x.shape], [y.dtype.str, y.shape], classes, vocabulary]
     digest = hashlib.sha256(json.dumps(header).encode())
-    for array in (x, y):
+    for array in (x, y) if owners is None else (x, y, owners):
         digest.update(np.ascontiguousarray(array).data)
     return digest.hexdigest()[:16]
 
@@ -286,6 +301,7 @@ def describe(name: str, data_dir: Path) -> DatasetSpec:
         kind=kind,
         classes=card.classes,
         shape=card.shape,
+        clients=card.clients,
         classes_per_client=default_classes_per_client(card.classes),
         model="cnn" if kind == "image" else "fasttext",
     )
@@ -417,16 +433,16 @@ def _render(spec: DatasetSpec, path: Path) -> None:
 def _assemble(name: str, source: str, path: Path) -> Dataset:
     """Read a file, and remember its card for the next time."""
     before = _stamp(path)
+    vocabulary, owners = None, None
     if source == "standin":
         x, y, vocabulary = _read_standin(name, path)
     elif path.suffix == ".csv":
-        x, y, vocabulary = _read_text(path)
+        x, y, vocabulary, owners = _read_text(path)
     else:
-        x, y = convert.read_images(path)
-        vocabulary = None
+        x, y, owners = convert.read_owned_images(path)
     classes = int(y.max()) + 1
-    content = content_fingerprint(x, y, classes, vocabulary)
-    dataset = Dataset(name, source, x, y, classes, vocabulary, content)
+    content = content_fingerprint(x, y, classes, vocabulary, owners)
+    dataset = Dataset(name, source, x, y, classes, vocabulary, content, owners=owners)
     _remember(path, before, Card.of(dataset))
     return dataset
 
@@ -446,7 +462,7 @@ def _standin_arrays(path: Path) -> Arrays:
     return arrays["x"], arrays["y"], None if vocabulary is None else int(vocabulary)
 
 
-def _read_text(path: Path) -> Arrays:
+def _read_text(path: Path) -> Owned:
     """Tokenising takes seconds, so its outcome is kept under the checksum of the file."""
     try:
         with open_regular(path, text.LARGEST_BYTES) as file:
@@ -457,10 +473,11 @@ def _read_text(path: Path) -> Arrays:
     with contextlib.suppress(UserError, KeyError):
         kept = convert.read_arrays(cached)
         x = text.pad(kept["tokens"], kept["lengths"])
-        return x, kept["y"], int(kept["vocabulary"])
+        return x, kept["y"], int(kept["vocabulary"]), kept.get("owners")
     log.info("Tokenising %s, once.", path)
     table = text.read_table(path)
     y = text.number_classes(table.labels, path)
+    owners = None if table.clients is None else text.numbered(table.clients)
     encoded = text.encode(table.texts)
     with contextlib.suppress(OSError):  # a cache that cannot be written only costs time
         convert.write_arrays(
@@ -469,8 +486,9 @@ def _read_text(path: Path) -> Arrays:
             lengths=encoded.lengths,
             y=y,
             vocabulary=np.array(encoded.vocabulary),
+            **({} if owners is None else {"owners": owners}),
         )
-    return text.pad(encoded.tokens, encoded.lengths), y, encoded.vocabulary
+    return text.pad(encoded.tokens, encoded.lengths), y, encoded.vocabulary, owners
 
 
 def _stamp(path: Path) -> dict[str, str | int]:

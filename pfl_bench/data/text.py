@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from pfl_bench.base import UserError, open_regular
+from pfl_bench.base import UserError, meant, open_regular, unknown
 
 LENGTH = 200
 """Every sequence is cut or padded to this many positions."""
@@ -25,7 +25,7 @@ LENGTH = 200
 PADDING = 0
 """The token of an empty position, and of a word that the vocabulary does not hold."""
 
-VERSION = 1
+VERSION = 2
 """Part of the key of cached tokens: raise it when the same CSV would give other numbers."""
 
 LARGEST_BYTES = 2**30
@@ -37,6 +37,9 @@ _BLANKED = dict.fromkeys(";:", " ")
 _PUNCTUATION = str.maketrans(_SET_OFF | _BLANKED)
 _LONGEST_INTEGER = 18
 _HEADERS = frozenset({"class", "label", "category", "target"})
+
+WITH_CLIENTS = ("class", "client", "text")
+"""The header of a prepared file whose documents belong to somebody."""
 
 
 def tokenize(text: str) -> list[str]:
@@ -51,28 +54,93 @@ class Table:
 
     labels: list[str]
     texts: list[str]
+    clients: list[str] | None = None
+    """To whom each document belongs, where the file says so."""
 
 
-def read_table(path: Path) -> Table:
+@dataclass(frozen=True)
+class Columns:
+    """Which columns of a CSV file with a header are what, by their names in any spelling."""
+
+    label: str | None = None
+    """By default the first that is nothing else."""
+    texts: tuple[str, ...] = ()
+    """By default all that are nothing else."""
+    client: str | None = None
+
+    @property
+    def are_named(self) -> bool:
+        return bool(self.label or self.texts or self.client)
+
+    def places(self, header: list[str], path: Path) -> tuple[int, list[int], int | None]:
+        """The numbers of the class's column, the text's and the client's."""
+        names = [name.strip() for name in header]
+
+        def place(name: str) -> int:
+            if (found := meant(name, names)) not in names:
+                raise UserError(f"{path}: {unknown('column', name, names)}")
+            return names.index(found)
+
+        client = None if self.client is None else place(self.client)
+        texts = [place(name) for name in self.texts]
+        free = [k for k in range(len(names)) if k not in (*texts, client)]
+        if self.label is None and not free:
+            raise UserError(f"{path}: no column is left for the class; name it with --label-column")
+        label = free[0] if self.label is None else place(self.label)
+        texts = texts or [k for k in free if k != label]
+        taken = [label, *texts] if client is None else [label, client, *texts]
+        if not texts or len(set(taken)) < len(taken):
+            raise UserError(f"{path}: class, client and text need columns of their own")
+        return label, texts, client
+
+
+UNNAMED = Columns()
+
+
+def read_table(path: Path, columns: Columns = UNNAMED) -> Table:
     """The class is the first column; the other columns, joined by a blank, are the text.
 
     The first row is a header when its first cell says class, label, category or target, or when
-    it is the only first cell that is not an integer.
+    it is the only first cell that is not an integer; and always where columns are named. A header
+    of class, client, text says to whom each document belongs.
     """
+    rows = _rows(path)
+    if rows and not columns.are_named and tuple(c.strip() for c in rows[0]) == WITH_CLIENTS:
+        columns = Columns(*WITH_CLIENTS[:1], WITH_CLIENTS[2:], WITH_CLIENTS[1])
+    if rows and columns.are_named:
+        label, texts, client = columns.places(rows[0], path)
+        last = max(label, client or 0, *texts)
+        for number, row in enumerate(rows[1:], start=1):
+            if len(row) <= last:
+                raise UserError(f"{path}: document {number} has {len(row)} of {last + 1} columns")
+        owners = None if client is None else [row[client].strip() for row in rows[1:]]
+        rows = [[row[label], *(row[k] for k in texts)] for row in rows[1:]]
+    else:
+        owners = None
+        if rows and _is_header(rows):
+            del rows[0]
+    _check_rows(rows, path)
+    if owners is not None and not all(owners):
+        raise UserError(f"{path}: document {owners.index('') + 1} names no client")
+    return Table([row[0].strip() for row in rows], [" ".join(row[1:]) for row in rows], owners)
+
+
+def _rows(path: Path) -> list[list[str]]:
     try:
         with (
             open_regular(path, LARGEST_BYTES) as file,
             io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as lines,
         ):
-            rows = [row for row in csv.reader(lines) if row]
+            return [row for row in csv.reader(lines) if row]
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not UTF-8 text (byte {error.start})") from error
     except csv.Error as error:
         raise UserError(f"{path} is not a CSV table: {error}") from error
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
-    if rows and _is_header(rows):
-        del rows[0]
+
+
+def _check_rows(rows: list[list[str]], path: Path) -> None:
     if not rows:
         raise UserError(f"{path} has no rows")
     for number, row in enumerate(rows, start=1):
@@ -85,7 +153,6 @@ def read_table(path: Path) -> Table:
             )
         if any("\0" in cell for cell in row):
             raise UserError(f"{path}: document {number} holds a NUL character, which no text does")
-    return Table([row[0].strip() for row in rows], [" ".join(row[1:]) for row in rows])
 
 
 def _is_header(rows: list[list[str]]) -> bool:
@@ -101,16 +168,23 @@ def _is_integer(cell: str) -> bool:
 
 
 def number_classes(labels: list[str], origin: Path) -> np.ndarray:
-    """Classes numbered from 0 in their order: that of integers if all are, else alphabetical."""
-    read: Callable[[str], Any] = int if all(map(_is_integer, labels)) else str
-    names = {label: read(label) for label in set(labels)}
-    classes = {name: number for number, name in enumerate(sorted(set(names.values())))}
-    if len(classes) < 2 or len(classes) > len(labels) // 2:
+    """Classes numbered from 0 in their order."""
+    y = numbered(labels)
+    classes = int(y.max()) + 1
+    if classes < 2 or classes > len(labels) // 2:
         raise UserError(
             f"{origin}: the first column should be the class, "
-            f"but it has {len(classes)} values in {len(labels)} documents"
+            f"but it has {classes} values in {len(labels)} documents"
         )
-    return np.array([classes[names[label]] for label in labels], np.int64)
+    return y
+
+
+def numbered(names: list[str]) -> np.ndarray:
+    """The number of each name in their order: that of integers if all are, else alphabetical."""
+    read: Callable[[str], Any] = int if all(map(_is_integer, names)) else str
+    values = {name: read(name) for name in set(names)}
+    places = {value: number for number, value in enumerate(sorted(set(values.values())))}
+    return np.array([places[values[name]] for name in names], np.int64)
 
 
 @dataclass(frozen=True)

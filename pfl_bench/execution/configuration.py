@@ -18,7 +18,16 @@ from pfl_bench.config import (
     merge,
     parse_ratio,
 )
-from pfl_bench.data import Dataset, DatasetSpec, Partition, make_partition, read_pfllib, subset
+from pfl_bench.data import (
+    NATURAL,
+    Dataset,
+    DatasetSpec,
+    Partition,
+    make_partition,
+    natural_partition,
+    read_pfllib,
+    subset,
+)
 from pfl_bench.engine import RECORDABLE
 from pfl_bench.models import MODELS, model_spec
 from pfl_bench.plugins import load_algorithm, method_facts
@@ -59,6 +68,9 @@ def configure(
     source = settings.source or "real"
     if source == "standin" and spec.standin is None and "source" not in chosen:
         source = "real"
+    if settings.setting == NATURAL:
+        clients, of = _natural_clients(settings, chosen, spec)
+        settings = replace(settings, clients=clients, of=of)
     _check_consistency(settings, chosen)
     practical, pathological = (settings.setting == s for s in ("practical", "pathological"))
     per_client = settings.classes_per_client or spec.classes_per_client
@@ -78,6 +90,24 @@ def configure(
     # Last, because a stand-in may have to be drawn for it: a mistake is told before that.
     tell = fingerprint or data.fingerprint
     return replace(config, data_fingerprint=tell(name, source, data_dir))
+
+
+def _natural_clients(
+    settings: Settings, chosen: Mapping[str, Any], spec: DatasetSpec
+) -> tuple[int, int]:
+    """How many clients take part, and how many the data come with."""
+    total = spec.clients
+    if total is None:
+        raise UserError(
+            f"{spec.title} does not say to whom its samples belong, so that there is no natural "
+            "setting; a set of your own does if prepared with --client-column"
+        )
+    if chosen.get("of", total) != total:
+        raise UserError(f"of cannot be {chosen['of']}: {spec.title} comes with {total} clients")
+    wanted = settings.clients if "clients" in chosen else total
+    if wanted > total:
+        raise UserError(f"clients cannot be {wanted}: {spec.title} comes with {total}")
+    return wanted, total
 
 
 def _configure_pfllib(
@@ -221,7 +251,8 @@ def _dataset(
     _must_be(fingerprint, dataset.fingerprint, name)
     if fraction != 1:
         kept = subset(dataset.y, fraction, seed)
-        dataset = replace(dataset, x=dataset.x[kept], y=dataset.y[kept])
+        owners = None if dataset.owners is None else dataset.owners[kept]
+        dataset = replace(dataset, x=dataset.x[kept], y=dataset.y[kept], owners=owners)
     return dataset.reduced(image_size)
 
 
@@ -232,6 +263,9 @@ def _partition(
     classes_per_client: int | None, sampled_from: int | None,
 ) -> Partition:  # fmt: skip
     dataset = _dataset(name, source, data_dir, fingerprint, fraction, seed, image_size)
+    if setting == NATURAL:
+        assert dataset.owners is not None  # or it would have another fingerprint
+        return natural_partition(dataset.owners, sampled_from or clients, clients, seed)
     return make_partition(
         dataset.y,
         dataset.classes,

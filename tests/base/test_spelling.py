@@ -48,6 +48,7 @@ def test_two_names_of_one_spelling_are_told_apart_by_their_letters_alone() -> No
 def test_words_of_the_field_make_the_configuration_of_ours(tmp_path: Path) -> None:
     quick = load_profile("Quick")
     ours = {"algo": "fedcp", "dataset": "cifar10", "setting": "practical", "beta": 0.5}
+    ours |= {"model": "cnn"}
     fields = {"Algo": "FedCP", "dataset": "CIFAR-10", "setting": "Dirichlet", "alpha": "0.5"}
     fields |= {"model": "CNN", "source": "stand-in"}
     hyper = {"Lambda": 2}

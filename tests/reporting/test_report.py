@@ -30,6 +30,7 @@ from madestore import (
 from smalltables import loaded_plugins
 
 from pfl_bench.base.errors import UserError
+from pfl_bench.base.version import install_command
 from pfl_bench.cli import main
 from pfl_bench.config.command_line import needs, run_command
 from pfl_bench.config.options import Profile
@@ -494,5 +495,5 @@ def test_a_missing_extra_is_one_sentence_with_the_command_that_installs_it(
     options = ("--out", str(tmp_path / "page.html"), "--tables", "main", "--profile", "quick")
     result = call("--results", str(store.root), *options)
     assert result.exit_code == 2 and result.output.count("\n") == 1
-    assert "pip install 'pfl-bench[report]'" in result.output
+    assert install_command("report") in result.output
     assert not (tmp_path / "page.html").exists()

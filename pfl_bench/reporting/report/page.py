@@ -15,7 +15,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pfl_bench.base import VERSION, UserError, write_atomically
+from pfl_bench.base import VERSION, UserError, install_command, write_atomically
 from pfl_bench.reporting.report.runs import Gathered, gather
 from pfl_bench.reporting.report.tables import Shelf, tables
 from pfl_bench.store import Store, to_json, utc_now
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from pfl_bench.config import Profile
     from pfl_bench.reporting.tables import TableSpec
 
-INSTALL = "pip install 'pfl-bench[report]'"
 
 # In a JSON text these stand in strings only, where an escape means the same.
 _ISLAND = {ord(c): f"\\u{ord(c):04x}" for c in "<>&"}
@@ -128,4 +127,6 @@ def _plotly() -> str:
 
 
 def _missing(package: str) -> UserError:
-    return UserError(f"the report needs the package {package}; install it with: {INSTALL}")
+    return UserError(
+        f"the report needs the package {package}; install it with: {install_command('report')}"
+    )
