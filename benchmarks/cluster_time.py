@@ -18,8 +18,8 @@ from statistics import fmean
 
 from pfl_bench import data
 from pfl_bench.config import RunConfig
-from pfl_bench.execution import makespan
-from pfl_bench.reporting.tables import load_table, work_per_round
+from pfl_bench.execution import makespan, work_per_round
+from pfl_bench.reporting.tables import load_table
 from pfl_bench.store import Store
 
 ROUNDS, SEEDS = 2000, 5

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from pfl_bench.config.options import Profile
-from pfl_bench.execution.runner import Options, execute
+from pfl_bench.execution.options import Execution
+from pfl_bench.execution.runner import execute
 from pfl_bench.plugins import registry
 from pfl_bench.plugins.registry import load_plugin
 from pfl_bench.reporting.tables.plan import TablePlan, plan_table
@@ -60,6 +61,6 @@ def small_plan(spec: TableSpec, store: Store, seeds: int = 1, rounds: int = 2) -
 
 def computed_here(plan: TablePlan, store: Store) -> dict[str, list[RoundRecord]]:
     """The records of the plan's runs, computed one by one in this process."""
-    options = Options(Path("no-data"), workers=1)
+    options = Execution(Path("no-data"), workers=1)
     configs = [run.config for run in plan.missing()]
     return {config.key: execute(config, store, options).records() for config in configs}

@@ -9,7 +9,7 @@ import click
 
 from pfl_bench.base import COLUMN, FORMATS, PAGE, UserError, unknown, user_path
 from pfl_bench.cli.run import setting_options
-from pfl_bench.cli.shared import commas
+from pfl_bench.cli.shared import commas, running_options
 from pfl_bench.config import SETTINGS
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ _sources = _together(
     click.option(
         "--profile", metavar="NAME", help="quick, lite, paper, or a file (default quick)."
     ),
-    click.option("--data-dir", metavar="DIR", help="Prepared datasets; implies --source real."),
+    running_options("data_dir"),
     click.option("--config", "config_file", metavar="FILE", help="Settings from a YAML file."),
 )
 of_data = _together(_settings(_OF_DATA), _sources)
@@ -106,13 +106,10 @@ _running = _together(
         "--set", "sets", multiple=True, metavar="NAME=VALUE",
         help="A hyper-parameter, for the methods that have it; repeatable.",
     ),
-    click.option("--plugin", "plugins", multiple=True, metavar="FILE",
-                 help="An algorithm in a file."),
+    running_options("plugins"),
     click.option("--results", "results_folder", metavar="DIR",
                  help="The store (default ./results)."),
-    click.option("--workers", type=click.IntRange(1, 256),
-                 help="Parallel clients (default: cores)."),
-    click.option("--device", default="auto", metavar="NAME", help="auto, cpu, cuda or mps."),
+    running_options("workers", "device"),
     click.option("--quiet", is_flag=True, help="No progress."),
 )  # fmt: skip
 

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pfl_bench.base import UserError, shown, unknown, user_path
-from pfl_bench.cli.shared import backend_options, hired, run_seeds
+from pfl_bench.cli.shared import CLUSTER, execution, running_options
 from pfl_bench.config import SETTINGS, Profile, checked, load_profile, setting_named
 
 if TYPE_CHECKING:
     from pfl_bench.config import RunConfig
-    from pfl_bench.store import StoredRun
 
 INTERRUPTED = 130
 FAILED = 1
@@ -52,18 +51,13 @@ def _metavar(kind: type) -> str:
 @click.option(
     "--config", "config_file", metavar="FILE", help="Settings from a YAML file; flags win."
 )
-@click.option("--plugin", "plugins", multiple=True, metavar="FILE", help="An algorithm in a file.")
-@click.option("--data-dir", metavar="DIR", help="Prepared datasets; implies --source real.")
+@running_options("plugins", "data_dir")
 @click.option("--results", "results_folder", metavar="DIR", help="The store (default ./results).")
-@click.option("--workers", type=click.IntRange(1, 256), help="Parallel clients (default: cores).")
-@click.option("--device", default="auto", metavar="NAME", help="auto, cpu, cuda or mps.")
-@click.option("--checkpoint-every", type=click.IntRange(min=1), help="Save after so many rounds.")
-@click.option("--tensorboard", metavar="DIR", help="Also write scalars here for TensorBoard.")
-@click.option("--fresh", is_flag=True, help="Repeat a run that is already stored.")
+@running_options("workers", "device", "checkpoint_every", "tensorboard", "fresh")
 @click.option("--profile-time", is_flag=True, help="Print where the time went.")
 @click.option("--quiet", is_flag=True, help="Print the end only.")
 @click.option("--json", "as_json", is_flag=True, help="Print the end as JSON, nothing else.")
-@backend_options
+@running_options(*CLUSTER)
 def run(
     profile: str | None,
     seeds: str | None,
@@ -89,81 +83,52 @@ def run(
 
     Defaults are the paper's; the profile may say otherwise (`pfl-bench list profiles`)."""
     from pfl_bench.base import paths
-    from pfl_bench.cli.views import outcome, report, time_profile, watch_run
-    from pfl_bench.execution import (
-        Crew,
-        Options,
-        check_installed,
-        choose_device,
-        configure,
-        execute_logged,
-    )
-    from pfl_bench.plugins import load_plugin
+    from pfl_bench.cli.views import outcome, report, time_profile, title, watch_runs
+    from pfl_bench.execution import Request, run_all
     from pfl_bench.store import Store
 
-    if quiet or as_json:
+    quiet = quiet or as_json
+    if quiet:
         logging.getLogger("pfl_bench").setLevel(logging.WARNING)
-    for plugin in plugins:
-        load_plugin(Path(plugin))
-    hire = hired(backend, address, gpus, None)
-    if hire is None:
-        choose_device(device)
-    elif profile_time:
+    if profile_time and backend != "local":
         raise UserError(f"--profile-time needs --backend local, not {backend!r}")
-    if tensorboard is not None:
-        check_installed()
-    asked = gather(config_file, flags, sets, data_dir, profile, seeds)
-    chosen, hyper, chosen_profile = asked.chosen, asked.hyper, asked.profile
-    folder = paths.data_dir(data_dir)
-    options = Options(
-        data_dir=folder,
-        partition=chosen.get("partition"),
+    options = execution(
+        plugins=plugins,
+        data_dir=data_dir,
         workers=workers,
         device=device,
-        fresh=fresh,
         checkpoint_every=checkpoint_every,
-        tensorboard=None if tensorboard is None else paths.user_path(tensorboard),
+        tensorboard=tensorboard,
+        fresh=fresh,
+        backend=backend,
+        address=address,
+        gpus=gpus,
     )
-    first = configure(chosen_profile, chosen, hyper, folder)
-    configs = [
-        configure(chosen_profile, {**chosen, "seed": first.seed + k}, hyper, folder)
-        for k in range(asked.seeds or 1)
-    ]
+    asked = gather(config_file, flags, sets, data_dir, profile, seeds)
+    configs = asked.configs(options.data_dir)
     store = Store(paths.results_dir(results_folder))
     store.tidy()
-    ended: list[tuple[RunConfig, StoredRun]] = []
-    stored = set() if fresh else {c.key for c in configs if store.find(c) is not None}
-    failures: list[str] = []
+    requests = [Request(config, asked.chosen.get("partition")) for config in configs]
     try:
-        if hire is not None:
-            crew = Crew(
-                folder,
-                workers=workers,
-                plugins=tuple(map(Path, plugins)),
-                tensorboard=options.tensorboard,
-                device=device,
-                fresh=fresh,
-                checkpoint_every=checkpoint_every,
-            )
-            ended, failures = run_seeds(
-                configs, options.partition, chosen_profile, store, crew, hire, quiet or as_json
-            )
-        for config in configs if hire is None else ():
-            with watch_run(config, quiet=quiet or as_json) as watcher:
-                ended.append((config, execute_logged(config, store, options, watcher)))
-            if profile_time:
-                click.echo(time_profile(watcher.seconds), err=as_json)
+        with watch_runs(configs, quiet) as display:
+            ended = run_all(requests, store, options, display)
     except KeyboardInterrupt:
         if not fresh:
             raise
         click.echo("Stopped. The same command starts over, because of --fresh.", err=True)
         raise click.exceptions.Exit(INTERRUPTED) from None
+    if profile_time:
+        for config in configs:
+            click.echo(time_profile(display.seconds.get(config.request)), err=as_json)
+    runs = [(c, ended.runs[c.request]) for c in configs if c.request in ended.runs]
     if as_json:
-        click.echo(outcome(ended))
+        click.echo(outcome(runs))
     else:
-        report(ended, chosen_profile.name, stored)
-    if failures:
-        click.echo("\n".join(failures), err=True)
+        report(runs, asked.profile.name, ended.stored)
+    for config in configs:
+        if error := ended.failures.get(config.request):
+            click.echo(f"{title(config)}: {error}", err=True)
+    if ended.failures:
         raise click.exceptions.Exit(FAILED)
 
 
@@ -177,6 +142,13 @@ class Asked:
     hyper: dict[str, Any]
     seeds: int | None
     """How many; None where that is left to the command."""
+
+    def configs(self, data_dir: Path) -> list[RunConfig]:
+        """A configuration for each seed."""
+        from pfl_bench.execution import configure
+
+        first = configure(self.profile, self.chosen, self.hyper, data_dir)
+        return first.seeded(self.seeds or 1)
 
 
 def gather(

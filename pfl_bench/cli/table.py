@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import click
 
 from pfl_bench.base import UserError, user_path
-from pfl_bench.cli.shared import backend_options, commas, hired
+from pfl_bench.cli.shared import CLUSTER, commas, execution, running_options
 from pfl_bench.config import Profile, load_profile
 from pfl_bench.reporting.tables import TableSpec, load_table, table_names
 
 if TYPE_CHECKING:
-    from pfl_bench.execution import Crew, Hire
+    from pfl_bench.execution import Execution
     from pfl_bench.reporting.tables import Place, TablePlan
     from pfl_bench.store import Store
 
@@ -39,28 +39,21 @@ FAILED = 1
 )  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Print what is stored, missing and impossible.")
 @click.option("--render-only", is_flag=True, help="Render what is stored; never train.")
-@click.option(
-    "--jobs", type=click.IntRange(1, 256),
-    help="Runs at a time, each with its share of the cores (default: 1; with ray, all that fit).",
-)  # fmt: skip
-@click.option(
-    "--workers", type=click.IntRange(1, 256), help="Parallel clients per run (default: its share)."
-)
+@running_options("jobs", "workers")
 @click.option("--results", "results_folder", metavar="DIR", help="The store (default ./results).")
-@click.option("--data-dir", metavar="DIR", help="Prepared datasets; implies real data.")
+@running_options("data_dir")
 @click.option("--out", metavar="DIR", help="Also write Markdown, LaTeX, CSV and pictures here.")
 @click.option(
     "--curves", is_flag=True,
     help="With --out, also the accuracy of every cell over the iterations, a picture for each "
     "column (or row, if its cells compete).",
 )  # fmt: skip
-@click.option("--tensorboard", metavar="DIR", help="Also write scalars here for TensorBoard.")
-@click.option("--plugin", "plugins", multiple=True, metavar="FILE", help="An algorithm in a file.")
+@running_options("tensorboard", "plugins")
 @click.option(
     "--attack", "attack", multiple=True, metavar="NAME=VALUE",
     help="A knob of the attack that the table shows, such as target=update.",
 )  # fmt: skip
-@backend_options
+@running_options(*CLUSTER)
 @click.pass_context
 def table(
     context: click.Context,
@@ -92,8 +85,6 @@ def table(
     """
     from pfl_bench.base import paths
     from pfl_bench.cli.run import assignments
-    from pfl_bench.execution import Crew, check_installed
-    from pfl_bench.plugins import load_plugin
     from pfl_bench.reporting.figures import tablecurves
     from pfl_bench.reporting.tables import known_to, plan_table
     from pfl_bench.store import Store
@@ -102,14 +93,19 @@ def table(
         raise UserError("--dry-run and --render-only exclude each other")
     if curves and out is None:
         raise UserError("--curves are written to the folder of --out, and there is none")
-    if tensorboard is not None:
-        check_installed()
-    hire = hired(backend, address, gpus, jobs)
-    for plugin in plugins:
-        load_plugin(Path(plugin))
+    options = execution(
+        jobs=jobs if backend == "ray" else jobs or 1,
+        workers=workers,
+        data_dir=data_dir,
+        tensorboard=tensorboard,
+        plugins=plugins,
+        backend=backend,
+        address=address,
+        gpus=gpus,
+    )
     chosen_profile = load_profile(profile)
     seeds = seeds or chosen_profile.seeds
-    folder, store = paths.data_dir(data_dir), Store(paths.results_dir(results_folder))
+    folder, store = options.data_dir, Store(paths.results_dir(results_folder))
     if name == "list":
         _refuse({"--rows": rows, "--columns": columns, "--dry-run": dry_run, "--out": out})
         _refuse({"--attack": attack, "--score": score != "best", "--curves": curves})
@@ -127,14 +123,12 @@ def table(
     if curves:
         tablecurves.check(plan)
     if dry_run:
-        _show_plan(plan, store, folder, jobs or 1, on_cluster=hire is not None)
+        _show_plan(plan, store, options)
         return
     failures: list[str] = []
     if not render_only:
         store.tidy()
-        log = None if tensorboard is None else user_path(tensorboard)
-        crew = Crew(folder, jobs or 1, workers, tuple(map(Path, plugins)), tensorboard=log)
-        plan, failures = _run(plan, store, crew, hire)
+        plan, failures = _run(plan, store, options)
     plan = replace(plan, remarks=store.remarks())
     _render(plan, out, curves)
     for other in others:
@@ -185,18 +179,12 @@ def _stored_count(plan: TablePlan) -> int:
     return len({run.key for cell in plan.cells.values() for run in cell.runs if run is not None})
 
 
-def _show_plan(plan: TablePlan, store: Store, data_dir: Path, jobs: int, on_cluster: bool) -> None:
+def _show_plan(plan: TablePlan, store: Store, options: Execution) -> None:
     from pfl_bench.cli.views import duration, print_grid
-    from pfl_bench.execution import longest_first, makespan
-    from pfl_bench.reporting.tables import (
-        Pace,
-        estimate,
-        foresee,
-        known_to,
-        plan_table,
-        still_rising,
-    )
+    from pfl_bench.execution import Pace, estimate, longest_first, makespan
+    from pfl_bench.reporting.tables import foresee, known_to, plan_table, still_rising
 
+    data_dir, jobs, on_cluster = options.data_dir, options.jobs or 1, options.where == "ray"
     plan = foresee(plan, data_dir)
     spec = plan.spec
     click.echo(f"{spec.name} [{plan.profile.name} profile, {plan.seeds} seed(s)]: {spec.caption}")
@@ -204,7 +192,7 @@ def _show_plan(plan: TablePlan, store: Store, data_dir: Path, jobs: int, on_clus
     cells = plan.cells.values()
     settled = sum(not cell.missing and cell.impossible is None for cell in cells)
     unsettled = sum(bool(cell.missing) for cell in cells)
-    runs = plan.missing()
+    runs = [run.request for run in plan.missing()]
     whole = f"{settled} of {len(cells)} cells whole"
     click.echo(f"stored:     {whole}, {_stored_count(plan)} results in all")
     click.echo(f"missing:    {unsettled} cells, {len(runs)} runs")
@@ -221,8 +209,8 @@ def _show_plan(plan: TablePlan, store: Store, data_dir: Path, jobs: int, on_clus
             f"elsewhere:  {more} more results are from other data than those here (another version "
             "or none at hand); --render-only shows them"
         )
-    pace = Pace.of(store)
-    time = estimate(plan, pace)
+    pace = Pace.of(store.all())
+    time = estimate(runs, pace)
     if len(runs) > time.unknown:
         click.echo(
             f"time left:  about {duration(time.seconds)} for {len(runs) - time.unknown} runs, one "
@@ -252,21 +240,19 @@ def _spelt(plan: TablePlan, places: Sequence[Place]) -> str:
     return f"{'all rows' if every else ', '.join(rows)} in {', '.join(columns)}"
 
 
-def _run(
-    plan: TablePlan, store: Store, crew: Crew, hire: Hire | None
-) -> tuple[TablePlan, list[str]]:
+def _run(plan: TablePlan, store: Store, options: Execution) -> tuple[TablePlan, list[str]]:
     """The plan once all that is missing has run, and a sentence for each run that failed."""
     from pfl_bench.cli.views import label, watch_table
-    from pfl_bench.execution import check_runnable, run_missing
-    from pfl_bench.reporting.tables import Pace
+    from pfl_bench.execution import Pace
+    from pfl_bench.reporting.tables import check_runnable, run_missing
 
     check_runnable(plan)
-    runs = {run.config.key: run for run in plan.missing()}
+    runs = {run.config.request: run for run in plan.missing()}
     if not runs:
         return plan, []
-    with watch_table(plan, Pace.of(store)) as watcher:
-        plan, errors = run_missing(plan, store, crew, watcher, hire)
-    return plan, [f"{label(runs[key])}: {error}" for key, error in errors.items()]
+    with watch_table(plan, Pace.of(store.all())) as display:
+        plan, errors = run_missing(plan, store, options, display)
+    return plan, [f"{label(runs[name])}: {error}" for name, error in errors.items()]
 
 
 def _render(plan: TablePlan, out: str | None, curves: bool = False) -> None:

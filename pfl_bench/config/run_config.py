@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -85,6 +85,10 @@ class RunConfig:
         """What names the result."""
         canonical = json.dumps(self.course(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+    def seeded(self, count: int) -> list[RunConfig]:
+        """The same run under so many seeds, beginning with its own."""
+        return [replace(self, seed=self.seed + k) for k in range(count)]
 
     @property
     def request(self) -> str:

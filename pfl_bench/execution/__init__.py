@@ -5,18 +5,29 @@ from typing import TYPE_CHECKING
 from pfl_bench.base.face import face
 
 if TYPE_CHECKING:
-    from pfl_bench.execution.configuration import Fingerprint, configure, load_data
-    from pfl_bench.execution.estimates import longest_first, makespan
-    from pfl_bench.execution.runner import (
-        Options,
-        Watcher,
-        choose_device,
-        default_workers,
-        execute,
-        prepare,
+    from pfl_bench.execution.configuration import Fingerprint, configure, data_key, load_data
+    from pfl_bench.execution.estimates import (
+        Pace,
+        estimate,
+        longest_first,
+        makespan,
+        work_per_round,
     )
-    from pfl_bench.execution.tensorboard import check_installed, execute_logged
-    from pfl_bench.execution.trained_model import trained
-    from pfl_bench.execution.workers import Crew, Hire, TableWatcher, check_runnable, run_missing
+    from pfl_bench.execution.many import Outcome, run_all
+    from pfl_bench.execution.observer import (
+        Began,
+        Computed,
+        Ended,
+        Event,
+        Failed,
+        Note,
+        Observer,
+        Round,
+    )
+    from pfl_bench.execution.options import PLACES, Execution, choose_device
+    from pfl_bench.execution.request import FollowUp, Request
+    from pfl_bench.execution.runner import prepare
+    from pfl_bench.execution.tensorboard import check_installed
+    from pfl_bench.execution.trained_model import trained_simulator
 
 __getattr__, __dir__, __all__ = face(__name__, __file__)

@@ -234,6 +234,18 @@ def load_data(
     )  # fmt: skip
 
 
+def dataset_key(config: RunConfig) -> str:
+    """All that decides the samples of a run, whoever holds them."""
+    names = ("dataset", "source", "data_fingerprint", "fraction", "partition_seed", "image_size")
+    return repr([getattr(config, name) for name in names])
+
+
+def data_key(config: RunConfig) -> str:
+    """All that decides a run's data and who holds it."""
+    names = ("setting", "beta", "clients", "sampled_from", "classes_per_client")
+    return dataset_key(config) + repr([getattr(config, name) for name in names])
+
+
 def _must_be(wanted: str, found: str, name: str) -> None:
     if found != wanted:
         raise UserError(

@@ -23,8 +23,8 @@ WORKER_BYTES = 250_000_000
 
 
 @dataclass(frozen=True)
-class Needs:
-    """What is asked for one run."""
+class Resources:
+    """What one run takes."""
 
     cores: int = 1
     gpus: float = 0.0

@@ -14,12 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from pfl_bench.base import UserError
 from pfl_bench.config import RunConfig
-from pfl_bench.execution.runner import Options, Watcher, execute
-from pfl_bench.store import RoundRecord, RunWriter, Store, StoredRun, to_json
+from pfl_bench.execution.observer import Began, Ended, Failed, Observer, Round
+from pfl_bench.store import RoundRecord, Store, to_json
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from torch.utils.tensorboard import SummaryWriter
 
 INSTALL = "pip install 'pfl-bench[tensorboard]'"
@@ -28,85 +26,68 @@ FLUSH_SECONDS = 5
 MEGA = 1e6
 
 
-def execute_logged(
-    config: RunConfig, store: Store, options: Options, watcher: Watcher | None = None
-) -> StoredRun:
-    """`runner.execute`, its rounds also written where the options say, also those of a result
-    that was stored before."""
-    watcher = watcher or Watcher()
-    if options.tensorboard is None:
-        return execute(config, store, options, watcher)
-    with Log(options.tensorboard / store.folder(config).name, watcher) as log:
-        run = execute(config, store, options, log)
-        if not log.has_begun:
-            log.begin(config, run.records())
-        return run
-
-
 def check_installed() -> None:
     """Refuse before anything is computed."""
     _writer_class()
 
 
-class Log(Watcher):
-    """Writes each round and passes everything on to another watcher."""
+class Board(Observer):
+    """Writes each round as it comes; a result that did not come round by round, at its end."""
 
-    def __init__(self, folder: Path, inner: Watcher) -> None:
-        self._folder, self._inner = folder, inner
-        self._writer: SummaryWriter | None = None
-
-    @property
-    def has_begun(self) -> bool:
-        return self._writer is not None
-
-    def __enter__(self) -> Log:
+    def __init__(self, store: Store, folder: Path) -> None:
         check_installed()
-        return self
+        self._store, self._folder = store, folder
+        self._writers: dict[str, SummaryWriter] = {}
+        self._written: dict[str, list[tuple[int, float]]] = {}
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._writer is not None:
-            self._writer.close()
+    def on_began(self, event: Began) -> None:
+        self._begin(event.config, event.earlier)
 
-    def begin(self, config: RunConfig, records: Sequence[RoundRecord]) -> None:
+    def on_round(self, event: Round) -> None:
+        self._write(event.config, event.record)
+
+    def on_ended(self, event: Ended) -> None:
+        records = event.run.records()
+        if self._written.get(event.config.request) != list(map(_mark, records)):
+            self._begin(event.config, records)
+        self._end(event.config.request)
+
+    def on_failed(self, event: Failed) -> None:
+        self._end(event.config.request)
+
+    def close(self) -> None:
+        for request in list(self._writers):
+            self._end(request)
+
+    def _begin(self, config: RunConfig, records: Sequence[RoundRecord]) -> None:
         """Start the run's log over with these rounds."""
+        self._end(config.request)
+        folder = self._folder / self._store.folder(config).name
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            self._writer = _writer_class()(
-                str(self._folder), purge_step=1, flush_secs=FLUSH_SECONDS
-            )
+            folder.mkdir(parents=True, exist_ok=True)
+            writer = _writer_class()(str(folder), purge_step=1, flush_secs=FLUSH_SECONDS)
         except OSError as error:
-            raise UserError(f"cannot write to {self._folder}: {error.strerror or error}") from error
+            raise UserError(f"cannot write to {folder}: {error.strerror or error}") from error
+        self._writers[config.request], self._written[config.request] = writer, []
         listing = "".join(f"    {line}\n" for line in to_json(config.to_dict(), 2).splitlines())
-        self._writer.add_text("configuration", listing, 1)
+        writer.add_text("configuration", listing, 1)
         for record in records:
-            self._write(record)
+            self._write(config, record)
 
-    def on_start(self, config: RunConfig, earlier: Sequence[RoundRecord]) -> None:
-        self.begin(config, earlier)
-        self._inner.on_start(config, earlier)
-
-    def on_round(self, record: RoundRecord) -> None:
-        self._write(record)
-        self._inner.on_round(record)
-
-    def on_checkpoint(self, writer: RunWriter) -> None:
-        self._inner.on_checkpoint(writer)
-
-    def on_note(self, note: str) -> None:
-        self._inner.on_note(note)
-
-    def on_end(self, seconds: Mapping[str, float]) -> None:
-        self._inner.on_end(seconds)
-
-    def _write(self, record: RoundRecord) -> None:
-        assert self._writer is not None
+    def _write(self, config: RunConfig, record: RoundRecord) -> None:
         for name, value in scalars(record).items():
-            self._writer.add_scalar(name, value, record.round)
+            self._writers[config.request].add_scalar(name, value, record.round)
+        self._written[config.request].append(_mark(record))
+
+    def _end(self, request: str) -> None:
+        self._written.pop(request, None)
+        if (writer := self._writers.pop(request, None)) is not None:
+            writer.close()
+
+
+def _mark(record: RoundRecord) -> tuple[int, float]:
+    """Tells a round from the same one of another attempt."""
+    return record.round, record.total_seconds
 
 
 def scalars(record: RoundRecord) -> dict[str, float]:

@@ -13,14 +13,16 @@ from dataclasses import replace
 from pfl_bench.base import UserError
 from pfl_bench.config import RunConfig
 from pfl_bench.engine import Simulator
-from pfl_bench.execution.runner import Options, Watcher, execute, prepare
+from pfl_bench.execution.observer import Note, Observer
+from pfl_bench.execution.options import Execution
+from pfl_bench.execution.runner import execute, prepare
 from pfl_bench.store import Checkpoint, DamagedError, Store, StoredRun, same_result
 
 _REPLAY = "replay"
 
 
-def trained(
-    config: RunConfig, store: Store, options: Options, watcher: Watcher | None = None
+def trained_simulator(
+    config: RunConfig, store: Store, options: Execution, observer: Observer | None = None
 ) -> Simulator:
     """A prepared simulator whose `snapshot` is the state after the last round of the run.
 
@@ -28,12 +30,12 @@ def trained(
     state is not kept. A run that is not stored is run, stored and kept. Raises UserError for a run
     that was skipped or that diverged. `client(index, snapshot.round)` gives a client to work with.
     """
-    watcher = watcher or Watcher()
-    run = execute(config, store, replace(options, keep_state=True), watcher)
+    observer = observer or Observer()
+    run = execute(config, store, replace(options, keep_state=True), observer)
     if run.status != "finished":
         reason = (run.summary or {}).get("reason")
         raise UserError(f"the run {run.path.name} has no trained model: {run.status} ({reason})")
-    state = run.state() or _replayed(config, store, options, watcher)
+    state = run.state() or _replayed(config, store, options, observer)
     simulator, _ = prepare(config, options)
     try:
         simulator.resume(state.round, state.tensors)
@@ -45,7 +47,9 @@ def trained(
     return simulator
 
 
-def _replayed(config: RunConfig, store: Store, options: Options, watcher: Watcher) -> Checkpoint:
+def _replayed(
+    config: RunConfig, store: Store, options: Execution, observer: Observer
+) -> Checkpoint:
     """The state of a finished run that was not kept, computed once more and kept now."""
     with store.open(config) as writer:
         stored = writer.answer
@@ -55,13 +59,14 @@ def _replayed(config: RunConfig, store: Store, options: Options, watcher: Watche
             return state  # kept by another process, while this one waited
         beside = Store(writer.folder / _REPLAY)
         how = replace(options, keep_state=True, fresh=False, timed=False)
-        again = execute(config, beside, how, watcher)
+        again = execute(config, beside, how, observer)
         state = again.state()
         if state is None or not _agree(again, stored):
-            watcher.on_note(
+            note = (
                 f"the run {stored.path.name}, computed once more for its trained model, differs "
                 "from the stored result, which was made by other code, libraries or another machine"
             )
+            observer.tell(Note(config, note))
         if state is None:
             raise UserError(f"the run {stored.path.name}, computed once more, is {again.status}")
         if stored.shown is None:  # the state of a longer run's beginning has no place beside it

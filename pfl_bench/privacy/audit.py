@@ -19,7 +19,7 @@ from torch import Tensor
 from pfl_bench.base import UserError, seeds
 from pfl_bench.config import RunConfig, as_dict
 from pfl_bench.engine import Simulator, in_order
-from pfl_bench.execution import Options, Watcher, prepare, trained
+from pfl_bench.execution import Execution, Observer, prepare, trained_simulator
 from pfl_bench.models import model_spec
 from pfl_bench.privacy.attack import Recovered, deep_leakage, inverting_gradients
 from pfl_bench.privacy.server_view import Observed, OneBatch, Public, leaves, observe
@@ -41,15 +41,15 @@ def check_attackable(config: RunConfig, where: str) -> None:
 def attacked(
     config: RunConfig,
     store: Store,
-    options: Options,
+    options: Execution,
     threat: Threat,
-    watcher: Watcher | None = None,
+    observer: Observer | None = None,
 ) -> StoredRun:
     """The run with what the attack finds in its summary: stored, or trained and attacked now.
 
     What was found so far is stored after every victim, so that an attack cut off continues. The run
     is locked meanwhile: of two attackers, the one that is behind would undo the other's work."""
-    simulator = trained(config, store, options, watcher)
+    simulator = trained_simulator(config, store, options, observer)
     with store.open(config) as writer:
         run = writer.finished
         assert run is not None
@@ -66,6 +66,21 @@ def attacked(
         whole = with_attack(run, threat)
         assert whole is not None
         return whole
+
+
+@dataclass(frozen=True)
+class Attack:
+    """The attack as what follows on a run."""
+
+    threat: Threat
+
+    def result(self, run: StoredRun) -> StoredRun | None:
+        return with_attack(run, self.threat)
+
+    def compute(
+        self, config: RunConfig, store: Store, options: Execution, observer: Observer
+    ) -> StoredRun:
+        return attacked(config, store, options, self.threat, observer)
 
 
 @dataclass(frozen=True)

@@ -22,10 +22,13 @@ from pfl_bench.cli import Commands
 from pfl_bench.cli.table import table
 from pfl_bench.cli.views.table import SILENT_SECONDS, Countdown, grid, label, watch_table
 from pfl_bench.config.options import load_profile
-from pfl_bench.execution.runner import Options, execute
-from pfl_bench.execution.workers import STOP_SECONDS
+from pfl_bench.execution.estimates import Pace
+from pfl_bench.execution.observer import Began, Round
+from pfl_bench.execution.options import Execution
+from pfl_bench.execution.runner import execute
+from pfl_bench.execution.worker import STOP_SECONDS
 from pfl_bench.reporting.figures import tablecurves
-from pfl_bench.reporting.tables.plan import Pace, TablePlan, plan_table
+from pfl_bench.reporting.tables.plan import TablePlan, plan_table
 from pfl_bench.reporting.tables.spec import load_table
 from pfl_bench.store.records import RoundRecord, same_result
 from pfl_bench.store.store import Store
@@ -79,7 +82,7 @@ def _records(store: Store) -> dict[str, list[RoundRecord]]:
 def _keep_all(store: Store) -> dict[str, list[RoundRecord]]:
     """Run the whole table in this process; its records."""
     for run in _plan().missing():
-        execute(run.config, store, Options(Path("data"), workers=1))
+        execute(run.config, store, Execution(Path("data"), workers=1))
     return _records(store)
 
 
@@ -242,7 +245,7 @@ def test_the_grid_shows_means_counts_and_what_is_running() -> None:
     with store.open(config) as writer:
         writer.append(RoundRecord(1, [0], [3], [8], [0.1]))
         run = writer.finish("finished")
-    lines = _grid_text(_plan().with_run(run), {("FedAvg", "skewed"): "40%"})
+    lines = _grid_text(_plan().with_run(config, run), {("FedAvg", "skewed"): "40%"})
     row = next(line for line in lines if "FedAvg" in line)
     assert row.split() == ["FedAvg", "0/2", "40%", "37.50", "1/2"]
 
@@ -252,13 +255,13 @@ def test_time_left_follows_from_what_was_done_since_the_first_run_began(
 ) -> None:
     now = [100.0]
     monkeypatch.setattr("pfl_bench.cli.views.table.time.monotonic", lambda: now[0])
-    runs = _plan(seeds=5).missing()[:10]
-    countdown = Countdown(runs, Pace())
+    configs = [run.config for run in _plan(seeds=5).missing()[:10]]
+    countdown = Countdown(configs, Pace())
     assert countdown.seconds_left() is None
     now[0] += 50  # a process starts
     countdown.begin()
     now[0] += 6
-    countdown.advance(runs[0], 0.5)
+    countdown.advance(configs[0], 0.5)
     # Half a run of ten took 6 s, so that nine and a half take 19 times as long.
     assert countdown.seconds_left() == pytest.approx(19 * 6)
 
@@ -270,13 +273,13 @@ def test_in_a_pipe_a_long_silence_is_broken_by_what_is_under_way(
     monkeypatch.setattr("pfl_bench.cli.views.table.time.monotonic", lambda: now[0])
     plan = _plan()
     one, other = plan.missing()[:2]
-    with watch_table(plan, Pace()) as watcher:
+    with watch_table(plan, Pace()) as display:
         for run in (one, other):
-            watcher.on_begin(run, 0)
+            display.tell(Began(run.config))
         for _ in range(4):
             now[0] += SILENT_SECONDS / 3
-            watcher.on_round(one, 1)
-            watcher.on_round(other, 1)
+            for run in (one, other):
+                display.tell(Round(run.config, RoundRecord(1, [0])))
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 2  # at the first round, and after the silence
     assert f"{label(one)}: round 1/" in lines[1]
@@ -336,9 +339,9 @@ def test_runs_that_failed_are_named_at_the_end_with_exit_code_1(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def fail(plan: TablePlan, *_: object) -> tuple[TablePlan, dict[str, str]]:
-        return plan, {plan.missing()[0].config.key: "ArithmeticError: no such luck"}
+        return plan, {plan.missing()[0].config.request: "ArithmeticError: no such luck"}
 
-    monkeypatch.setattr("pfl_bench.execution.workers.run_missing", fail)
+    monkeypatch.setattr("pfl_bench.reporting.tables.plan.run_missing", fail)
     result = _mine()
     assert result.exit_code == 1
     assert result.stderr.endswith(

@@ -18,12 +18,14 @@ from smalltables import PLUGIN, computed_here, loaded_plugins, small_plan, small
 
 from pfl_bench.base.errors import UserError
 from pfl_bench.data.registry import Dataset
-from pfl_bench.execution.cluster import ray as cluster_module
-from pfl_bench.execution.cluster.ray import ATTEMPTS, RayCluster, require_ray
-from pfl_bench.execution.cluster.ray_node import installation
-from pfl_bench.execution.workers import Crew, TableWatcher, run_missing
+from pfl_bench.execution.cluster import backend as cluster_module
+from pfl_bench.execution.cluster.backend import ATTEMPTS
+from pfl_bench.execution.cluster.connection import require_ray
+from pfl_bench.execution.cluster.node import installation
+from pfl_bench.execution.observer import Began, Ended, Note, Observer, Round
+from pfl_bench.execution.options import Execution
 from pfl_bench.plugins.registry import load_plugin
-from pfl_bench.reporting.tables.plan import PlannedRun, TablePlan
+from pfl_bench.reporting.tables.plan import TablePlan, run_missing
 from pfl_bench.store.records import RoundRecord, same_result
 from pfl_bench.store.store import Store
 from pfl_bench.store.stored_run import StoredRun
@@ -82,8 +84,9 @@ def _plan(store: Store, *algos: str, seeds: int = 1, rounds: int = 2) -> TablePl
     return small_plan(small_spec(*algos), store, seeds, rounds)
 
 
-def _crew(plugins: tuple[Path, ...] = (), **how: Any) -> Crew:
-    return Crew(Path("no-data"), plugins=plugins, **how)
+def _on(cluster: Any, plugins: tuple[Path, ...] = (), **how: Any) -> Execution:
+    """The cluster, and how to run on it."""
+    return Execution(Path("no-data"), where="ray", address=cluster.address, plugins=plugins, **how)
 
 
 def _stored(store: Store) -> dict[str, list[RoundRecord]]:
@@ -97,22 +100,22 @@ def _is_same(found: dict[str, list[RoundRecord]], expected: dict[str, list[Round
     )
 
 
-class _Diary(TableWatcher):
+class _Diary(Observer):
     """Writes down what it is told, and may do something after a round."""
 
-    def __init__(self, after_round: Callable[[PlannedRun, int], None] | None = None):
+    def __init__(self, after_round: Callable[[str, int], None] | None = None):
         self.begun: list[tuple[str, int]] = []
         self.notes: list[str] = []
-        self._after_round = after_round or (lambda run, round: None)
+        self._after_round = after_round or (lambda key, round: None)
 
-    def on_begin(self, run: PlannedRun, round: int) -> None:
-        self.begun.append((run.config.key, round))
+    def on_began(self, event: Began) -> None:
+        self.begun.append((event.config.key, len(event.earlier)))
 
-    def on_round(self, run: PlannedRun, round: int) -> None:
-        self._after_round(run, round)
+    def on_round(self, event: Round) -> None:
+        self._after_round(event.config.key, event.record.round)
 
-    def on_note(self, run: PlannedRun, note: str) -> None:
-        self.notes.append(note)
+    def on_note(self, event: Note) -> None:
+        self.notes.append(event.text)
 
 
 # --- the same as here -----------------------------------------------------------------------------
@@ -123,16 +126,16 @@ def test_results_are_the_same_bits_as_here_the_data_is_put_once_and_a_third_fail
 ) -> None:
     store, diary = Store(tmp_path / "results"), _Diary()
     plan = _plan(store, "fedavg", "raising", "fedper")
-    broken = plan.cells["raising", "only"].configs[0].key
+    broken = plan.cells["raising", "only"].configs[0]
     expected = computed_here(_plan(store, "fedavg", "fedper"), Store(tmp_path / "here"))
     put: list[object] = []
     ray = require_ray()
     really_put = ray.put
     monkeypatch.setattr(ray, "put", lambda value: put.append(value) or really_put(value))
-    _, failures = run_missing(plan, store, _crew(plugins), diary, RayCluster(cluster.address).hire)
+    _, failures = run_missing(plan, store, _on(cluster, plugins), diary)
     assert _is_same(_stored(store), expected)
-    assert failures == {broken: "ArithmeticError: no such luck (raising.py, line 9)"}
-    assert [key for key, _ in diary.begun].count(broken) == ATTEMPTS == 3
+    assert failures == {broken.request: "ArithmeticError: no such luck (raising.py, line 9)"}
+    assert [key for key, _ in diary.begun].count(broken.key) == ATTEMPTS == 3
     assert sum(isinstance(value, Dataset) for value in put) == 1
 
 
@@ -143,10 +146,9 @@ def test_what_is_stored_is_not_repeated_and_a_fresh_run_takes_its_place(
     plan = _plan(empty, "fedavg")
     computed_here(plan, store)
     first = store.find(plan.missing()[0].config)
-    hire = RayCluster(cluster.address).hire
-    _, failures = run_missing(plan, store, _crew(), diary, hire)
+    _, failures = run_missing(plan, store, _on(cluster), diary)
     assert not failures and diary.begun == []
-    run_missing(plan, store, _crew(fresh=True), diary, hire)
+    run_missing(plan, store, _on(cluster, fresh=True), diary)
     again = store.find(plan.missing()[0].config)
     assert len(diary.begun) == 1
     assert first is not None and again is not None and first.summary and again.summary
@@ -164,17 +166,16 @@ def test_a_run_computed_elsewhere_is_tried_again_after_all_others(
     elsewhere = contextlib.ExitStack()
     elsewhere.enter_context(store.open(taken))
 
-    class _Patient(TableWatcher):
+    class _Patient(Observer):
         ended: list[str] = []
 
-        def on_end(self, run: PlannedRun, stored: StoredRun) -> None:
-            self.ended.append(run.config.key)
+        def on_ended(self, event: Ended) -> None:
+            self.ended.append(event.config.key)
             if len(self.ended) == 2:
                 elsewhere.close()
 
-    hire = RayCluster(cluster.address, jobs=3).hire
     with elsewhere:
-        _, failures = run_missing(plan, store, _crew(), _Patient(), hire)
+        _, failures = run_missing(plan, store, _on(cluster, jobs=3), _Patient())
     assert not failures and _Patient.ended[-1] == taken.key
 
 
@@ -187,9 +188,7 @@ def test_a_run_whose_worker_is_killed_continues_from_its_checkpoint(
     path, mark = _mortal(tmp_path)
     store, diary = Store(tmp_path / "results"), _Diary()
     plan = _plan(store, "mortal", rounds=3)
-    _, failures = run_missing(
-        plan, store, _crew((path,), checkpoint_every=1), diary, RayCluster(cluster.address).hire
-    )
+    _, failures = run_missing(plan, store, _on(cluster, (path,), checkpoint_every=1), diary)
     assert not failures and mark.exists()
     assert diary.notes == ["its worker died; it continues after round 1 (attempt 2)"]
     assert [round for _, round in diary.begun] == [0, 1]
@@ -207,8 +206,8 @@ def test_a_timed_run_that_dies_continues_from_its_own_rounds_not_from_untimed_on
         for round in (1, 2):
             writer.append(RoundRecord(round, [0], [1], [2], [0.5]))
         writer.save_checkpoint(2, {"server/head": torch.zeros(1)}, {"timed": False})
-    crew = _crew((path,), is_timed=True, checkpoint_every=1)
-    _, failures = run_missing(plan, store, crew, diary, RayCluster(cluster.address).hire)
+    options = _on(cluster, (path,), timed=True, checkpoint_every=1)
+    _, failures = run_missing(plan, store, options, diary)
     assert not failures and mark.exists()
     assert [round for _, round in diary.begun] == [0, 1]
 
@@ -222,16 +221,15 @@ def test_a_run_whose_node_is_lost_continues_elsewhere_from_its_checkpoint(
     doomed = cluster.list_all_nodes()[-1]
     reached: dict[str, int] = {}
 
-    def lose_the_node_half_way(run: PlannedRun, round: int) -> None:
-        reached[run.config.key] = round
+    def lose_the_node_half_way(key: str, round: int) -> None:
+        reached[key] = round
         if doomed in cluster.list_all_nodes() and len(reached) == 2 and min(reached.values()) > 2:
             cluster.remove_node(doomed, allow_graceful=False)
 
     diary = _Diary(lose_the_node_half_way)
     try:
-        _, failures = run_missing(
-            plan, store, _crew(plugins, checkpoint_every=1), diary, RayCluster(cluster.address).hire
-        )
+        options = _on(cluster, plugins, checkpoint_every=1)
+        _, failures = run_missing(plan, store, options, diary)
     finally:
         if doomed not in cluster.list_all_nodes():
             cluster.add_node(**NODE)
@@ -249,12 +247,11 @@ def test_interrupted_runs_save_and_the_next_call_continues_to_the_same_end(
     plan = _plan(store, "slow", rounds=6)
     expected = computed_here(plan, Store(tmp_path / "here"))
 
-    def press_ctrl_c(run: PlannedRun, round: int) -> None:
+    def press_ctrl_c(key: str, round: int) -> None:
         raise KeyboardInterrupt
 
-    hire = RayCluster(cluster.address).hire
     with pytest.raises(KeyboardInterrupt):
-        run_missing(plan, store, _crew(plugins), _Diary(press_ctrl_c), hire)
+        run_missing(plan, store, _on(cluster, plugins), _Diary(press_ctrl_c))
     assert len(list(store.root.glob("*/checkpoint-*"))) == 1  # saved because of the interruption
     continued = computed_here(plan, store)
     assert _is_same(continued, expected)
@@ -333,19 +330,11 @@ def test_a_node_with_another_version_is_named(
     store, there = Store(tmp_path / "results"), installation()["torch"]
     monkeypatch.setattr(cluster_module, "installation", lambda: {**installation(), "torch": "0.1"})
     with pytest.raises(UserError, match=f"torch is 0.1 here and {there} there"):
-        run_missing(
-            _plan(store, "fedavg"), store, _crew(), _Diary(), RayCluster(cluster.address).hire
-        )
+        run_missing(_plan(store, "fedavg"), store, _on(cluster), _Diary())
     assert _stored(store) == {}
 
 
 def test_more_cores_than_any_node_has_are_refused(cluster: Any, tmp_path: Path) -> None:
     store = Store(tmp_path / "results")
     with pytest.raises(UserError, match=r"no node of the cluster has 64 core\(s\) for a run"):
-        run_missing(
-            _plan(store, "fedavg"),
-            store,
-            _crew(workers=64),
-            _Diary(),
-            RayCluster(cluster.address).hire,
-        )
+        run_missing(_plan(store, "fedavg"), store, _on(cluster, workers=64), _Diary())

@@ -12,8 +12,14 @@ from hypothesis import strategies as st
 from prepared import prepare_toy
 from toy import toy_config
 
-from pfl_bench.execution.estimates import effort, expected_seconds, longest_first, makespan
-from pfl_bench.reporting.tables.plan import Pace, PlannedRun
+from pfl_bench.execution.estimates import (
+    Pace,
+    effort,
+    expected_seconds,
+    longest_first,
+    makespan,
+)
+from pfl_bench.execution.request import Request
 
 SECONDS = st.lists(st.integers(1, 20), min_size=1, max_size=6)
 
@@ -42,7 +48,7 @@ def test_measured_runs_go_by_their_time_and_others_by_their_effort(tmp_path: Pat
         pace.learn(stored_rounds(tmp_path, config, [500] * 4, seconds))
     other = toy_config("fedavg", rounds=8)
     assert expected_seconds([quick, slow, other], pace, folder) == [4.0, 20.0, 8.0]
-    runs = [PlannedRun(config, None, ()) for config in (quick, slow, other)]
+    runs = [Request(config) for config in (quick, slow, other)]
     assert [run.config for run in longest_first(runs, pace, folder)] == [slow, other, quick]
     # Data that nothing tells of: at the rate, per operation, of the runs that were measured.
     unknown = toy_config("fedavg", dataset="mnist", source="standin")

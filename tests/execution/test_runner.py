@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,10 @@ from pfl_bench.data.registry import write_note
 from pfl_bench.engine.client import Client, Message
 from pfl_bench.execution import runner
 from pfl_bench.execution.configuration import configure
-from pfl_bench.execution.runner import Options, Watcher, choose_device, default_workers, execute
-from pfl_bench.store.records import RoundRecord, same_result
+from pfl_bench.execution.observer import Began, Note, Observer, Round
+from pfl_bench.execution.options import Execution, choose_device, default_workers
+from pfl_bench.execution.runner import execute
+from pfl_bench.store.records import same_result
 from pfl_bench.store.store import Store
 from pfl_bench.store.stored_run import StoredRun
 from pfl_bench.store.writer import RunWriter
@@ -33,7 +35,7 @@ def configured(folder: Path, hyper: dict[str, Any] | None = None, **chosen: Any)
     return configure(Profile("none", "", {}, {}, {}), {**values, **chosen}, hyper or {}, folder)
 
 
-class Log(Watcher):
+class Log(Observer):
     """Writes down what it is told; `stop` may raise after a round."""
 
     def __init__(self, stop: Callable[[int], None] = lambda round: None):
@@ -42,15 +44,15 @@ class Log(Watcher):
         self.rounds: list[int] = []
         self.continued_after: int | None = None
 
-    def on_start(self, config: RunConfig, earlier: Sequence[RoundRecord]) -> None:
-        self.continued_after = len(earlier)
+    def on_began(self, event: Began) -> None:
+        self.continued_after = len(event.earlier)
 
-    def on_round(self, record: RoundRecord) -> None:
-        self.rounds.append(record.round)
-        self.stop(record.round)
+    def on_round(self, event: Round) -> None:
+        self.rounds.append(event.record.round)
+        self.stop(event.record.round)
 
-    def on_note(self, note: str) -> None:
-        self.notes.append(note)
+    def on_note(self, event: Note) -> None:
+        self.notes.append(event.text)
 
 
 class Killed(BaseException):
@@ -66,7 +68,7 @@ def after(round: int, error: type[BaseException]) -> Callable[[int], None]:
 
 
 def cut(
-    config: RunConfig, store: Store, options: Options, round: int, error: type[BaseException]
+    config: RunConfig, store: Store, options: Execution, round: int, error: type[BaseException]
 ) -> None:
     with pytest.raises(error):
         execute(config, store, options, Log(after(round, error)))
@@ -83,7 +85,7 @@ def assert_same(left: StoredRun, right: StoredRun) -> None:
 @pytest.fixture
 def whole(folder: Path, tmp_path: Path) -> StoredRun:
     """The run that nobody interrupted."""
-    return execute(configured(folder), Store(tmp_path / "whole"), Options(folder, workers=1))
+    return execute(configured(folder), Store(tmp_path / "whole"), Execution(folder, workers=1))
 
 
 def forbid_computing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,43 +114,43 @@ def test_what_must_be_said_of_the_data_is_kept_with_the_result(
     noted = tmp_path / "noted"
     shutil.copytree(folder, noted)
     write_note(NAME, noted, "toy copy")
-    assert execute(configured(noted, seed=5), store, Options(noted)).remark == "toy copy"
+    assert execute(configured(noted, seed=5), store, Execution(noted)).remark == "toy copy"
 
 
 def test_stored_result_is_returned_without_computing(
     folder: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = execute(configured(folder), store, Options(folder))
+    first = execute(configured(folder), store, Execution(folder))
     forbid_computing(monkeypatch)
-    assert execute(configured(folder), store, Options(folder)) == first
+    assert execute(configured(folder), store, Execution(folder)) == first
 
 
 def test_stored_result_serves_any_number_of_workers(
     folder: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = execute(configured(folder), store, Options(folder, workers=1))
+    first = execute(configured(folder), store, Execution(folder, workers=1))
     forbid_computing(monkeypatch)
-    assert execute(configured(folder), store, Options(folder, workers=2, device="cpu")) == first
+    assert execute(configured(folder), store, Execution(folder, workers=2, device="cpu")) == first
 
 
 def test_fresh_repeats_a_stored_run_to_the_same_result(folder: Path, store: Store) -> None:
-    first = execute(configured(folder), store, Options(folder))
+    first = execute(configured(folder), store, Execution(folder))
     log = Log()
-    again = execute(configured(folder), store, Options(folder, fresh=True), log)
+    again = execute(configured(folder), store, Execution(folder, fresh=True), log)
     assert log.rounds == list(range(1, ROUNDS + 1))
     assert_same(first, again)
 
 
 def test_stored_result_stays_until_its_repetition_is_whole(folder: Path, store: Store) -> None:
-    first = execute(configured(folder), store, Options(folder))
-    cut(configured(folder), store, Options(folder, fresh=True), 3, KeyboardInterrupt)
+    first = execute(configured(folder), store, Execution(folder))
+    cut(configured(folder), store, Execution(folder, fresh=True), 3, KeyboardInterrupt)
     assert store.find(configured(folder)) == first
 
 
 def test_fresh_forgets_a_run_that_was_cut_off(folder: Path, store: Store) -> None:
-    cut(configured(folder), store, Options(folder, checkpoint_every=1), 3, KeyboardInterrupt)
+    cut(configured(folder), store, Execution(folder, checkpoint_every=1), 3, KeyboardInterrupt)
     log = Log()
-    execute(configured(folder), store, Options(folder, fresh=True), log)
+    execute(configured(folder), store, Execution(folder, fresh=True), log)
     assert log.rounds[0] == 1
 
 
@@ -156,26 +158,26 @@ def test_impossible_run_is_stored_as_skipped_with_its_reason(
     folder: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = configured(folder, algo="perfedavg", batch_size=60, setting="iid")
-    skipped = execute(config, store, Options(folder))
+    skipped = execute(config, store, Execution(folder))
     assert skipped.status == "skipped"
     assert skipped.records() == []
     assert skipped.summary is not None
     assert "needs two batches (120 training samples)" in skipped.summary["reason"]
     forbid_computing(monkeypatch)
-    assert execute(config, store, Options(folder)) == skipped
+    assert execute(config, store, Execution(folder)) == skipped
 
 
 def test_diverged_run_is_kept_with_its_reason(
     folder: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = configured(folder, lr=1e6, rounds=50)
-    diverged = execute(config, store, Options(folder))
+    diverged = execute(config, store, Execution(folder))
     assert diverged.status == "diverged"
     assert 1 <= len(diverged.records()) < 50
     assert diverged.summary is not None
     assert f"in round {len(diverged.records())}" in diverged.summary["reason"]
     forbid_computing(monkeypatch)
-    assert execute(config, store, Options(folder)) == diverged
+    assert execute(config, store, Execution(folder)) == diverged
 
 
 @pytest.mark.parametrize(
@@ -190,7 +192,7 @@ def test_refused_run_leaves_no_trace(
     folder: Path, store: Store, chosen: dict[str, Any], complaint: str
 ) -> None:
     with pytest.raises(UserError, match=complaint):
-        execute(configured(folder, **chosen), store, Options(folder))
+        execute(configured(folder, **chosen), store, Execution(folder))
     assert list(store.all()) == []
 
 
@@ -202,7 +204,7 @@ def test_run_killed_at_a_random_round_ends_as_if_it_had_not_been(
     folder: Path, store: Store, whole: StoredRun, seed: int
 ) -> None:
     round = random.Random(seed).randint(1, ROUNDS - 1)
-    options = Options(folder, checkpoint_every=2)
+    options = Execution(folder, checkpoint_every=2)
     cut(configured(folder), store, options, round, Killed)
     log = Log()
     resumed = execute(configured(folder), store, options, log)
@@ -213,16 +215,16 @@ def test_run_killed_at_a_random_round_ends_as_if_it_had_not_been(
 def test_run_killed_twice_ends_as_if_it_had_not_been(
     folder: Path, store: Store, whole: StoredRun
 ) -> None:
-    options = Options(folder, checkpoint_every=1)
+    options = Execution(folder, checkpoint_every=1)
     cut(configured(folder), store, options, 2, Killed)
     cut(configured(folder), store, options, 4, Killed)
     assert_same(whole, execute(configured(folder), store, options))
 
 
 def test_interrupted_run_loses_no_whole_round(folder: Path, store: Store, whole: StoredRun) -> None:
-    cut(configured(folder), store, Options(folder), 4, KeyboardInterrupt)
+    cut(configured(folder), store, Execution(folder), 4, KeyboardInterrupt)
     log = Log()
-    resumed = execute(configured(folder), store, Options(folder), log)
+    resumed = execute(configured(folder), store, Execution(folder), log)
     assert log.rounds == [5, 6]
     assert_same(whole, resumed)
 
@@ -241,9 +243,9 @@ def test_interruption_within_a_round_keeps_the_rounds_before(
     with monkeypatch.context() as patch:
         patch.setattr(FedAvg, hook, interrupted)
         with pytest.raises(KeyboardInterrupt):
-            execute(configured(folder), store, Options(folder))
+            execute(configured(folder), store, Execution(folder))
     log = Log()
-    resumed = execute(configured(folder), store, Options(folder), log)
+    resumed = execute(configured(folder), store, Execution(folder), log)
     assert log.rounds == [4, 5, 6]
     assert_same(whole, resumed)
 
@@ -252,15 +254,15 @@ def test_interruption_as_a_run_diverges_changes_nothing(
     folder: Path, store: Store, tmp_path: Path
 ) -> None:
     config = configured(folder, lr=1e6)
-    diverged = execute(config, Store(tmp_path / "undisturbed"), Options(folder))
-    cut(config, store, Options(folder), len(diverged.records()), KeyboardInterrupt)
-    assert_same(diverged, execute(config, store, Options(folder)))
+    diverged = execute(config, Store(tmp_path / "undisturbed"), Execution(folder))
+    cut(config, store, Execution(folder), len(diverged.records()), KeyboardInterrupt)
+    assert_same(diverged, execute(config, store, Execution(folder)))
 
 
 def test_damaged_checkpoint_starts_the_run_over_and_says_so(
     folder: Path, store: Store, whole: StoredRun
 ) -> None:
-    options = Options(folder, checkpoint_every=1)
+    options = Execution(folder, checkpoint_every=1)
     cut(configured(folder), store, options, 4, Killed)
     for path in store.folder(configured(folder)).glob("checkpoint-*"):
         path.write_bytes(path.read_bytes()[:-100])
@@ -274,7 +276,7 @@ def test_damaged_checkpoint_starts_the_run_over_and_says_so(
 def test_checkpoint_of_a_method_that_keeps_something_else_by_now_starts_the_run_over(
     folder: Path, store: Store, whole: StoredRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options, config = Options(folder, checkpoint_every=1), configured(folder)
+    options, config = Execution(folder, checkpoint_every=1), configured(folder)
     state = FedAvg.server_state
     with monkeypatch.context() as before:
         before.setattr(
@@ -299,7 +301,7 @@ def test_checkpoint_of_a_method_that_keeps_something_else_by_now_starts_the_run_
 def test_one_damaged_checkpoint_costs_only_the_rounds_since_the_one_before(
     folder: Path, store: Store, whole: StoredRun
 ) -> None:
-    options = Options(folder, checkpoint_every=1)
+    options = Execution(folder, checkpoint_every=1)
     cut(configured(folder), store, options, 5, Killed)
     newest = store.folder(configured(folder)) / "checkpoint-4.safetensors"
     newest.write_bytes(b"")
@@ -311,7 +313,7 @@ def test_one_damaged_checkpoint_costs_only_the_rounds_since_the_one_before(
 
 
 def test_finished_run_keeps_no_checkpoint(folder: Path, store: Store) -> None:
-    run = execute(configured(folder), store, Options(folder, checkpoint_every=1))
+    run = execute(configured(folder), store, Execution(folder, checkpoint_every=1))
     assert not list(run.path.glob("checkpoint-*"))
 
 
@@ -320,7 +322,7 @@ def test_finished_run_keeps_no_checkpoint(folder: Path, store: Store) -> None:
 
 def test_patience_ends_a_run_that_no_longer_improves(folder: Path, store: Store) -> None:
     config = configured(folder, lr=0, rounds=20, patience=1)
-    run = execute(config, store, Options(folder))
+    run = execute(config, store, Execution(folder))
     assert run.status == "finished"
     # The best is round 1; a run that never left its start is given three times the patience.
     assert len(run.records()) == 4
@@ -328,21 +330,21 @@ def test_patience_ends_a_run_that_no_longer_improves(folder: Path, store: Store)
 
 def test_patience_counts_scored_rounds(folder: Path, store: Store) -> None:
     config = configured(folder, lr=0, rounds=20, patience=1, eval_every=3)
-    assert len(execute(config, store, Options(folder)).records()) == 12
+    assert len(execute(config, store, Execution(folder)).records()) == 12
 
 
 def test_patience_remembers_the_rounds_before_an_interruption(folder: Path, store: Store) -> None:
     config = configured(folder, lr=0, rounds=20, patience=1)
-    cut(config, store, Options(folder), 3, KeyboardInterrupt)
-    assert len(execute(config, store, Options(folder)).records()) == 4
+    cut(config, store, Execution(folder), 3, KeyboardInterrupt)
+    assert len(execute(config, store, Execution(folder)).records()) == 4
 
 
 def test_interruption_in_the_last_round_of_patience_adds_no_round(
     folder: Path, store: Store
 ) -> None:
     config = configured(folder, lr=0, rounds=20, patience=1)
-    cut(config, store, Options(folder), 4, KeyboardInterrupt)
-    assert len(execute(config, store, Options(folder)).records()) == 4
+    cut(config, store, Execution(folder), 4, KeyboardInterrupt)
+    assert len(execute(config, store, Execution(folder)).records()) == 4
 
 
 # --- when to save ---------------------------------------------------------------------------------
@@ -380,13 +382,13 @@ def saved_rounds(
     monkeypatch.setattr(runner, "time", clock)
     monkeypatch.setattr(RunWriter, "save_checkpoint", slow_save)
     config = configured(folder, rounds=rounds, eval_every=rounds)
-    execute(config, store, Options(folder), Log(slow_round))
+    execute(config, store, Execution(folder), Log(slow_round))
     return saved
 
 
 def test_a_timed_run_continues_only_what_was_timed(folder: Path, store: Store) -> None:
-    config, timed = configured(folder), Options(folder, timed=True)
-    cut(config, store, Options(folder), 2, KeyboardInterrupt)
+    config, timed = configured(folder), Execution(folder, timed=True)
+    cut(config, store, Execution(folder), 2, KeyboardInterrupt)
     cut(config, store, timed, 3, KeyboardInterrupt)
     log = Log()
     ended = execute(config, store, timed, log)
@@ -398,9 +400,9 @@ def test_a_timed_run_begins_anew_where_others_had_the_machine_too(
     folder: Path, store: Store
 ) -> None:
     config = configured(folder)
-    cut(config, store, Options(folder), 2, KeyboardInterrupt)
+    cut(config, store, Execution(folder), 2, KeyboardInterrupt)
     log = Log()
-    ended = execute(config, store, Options(folder, timed=True), log)
+    ended = execute(config, store, Execution(folder, timed=True), log)
     assert log.continued_after == 0 and log.rounds == list(range(1, ROUNDS + 1))
     assert ended.summary is not None
     assert ended.summary["provenance"]["resumed_after_round"] is None

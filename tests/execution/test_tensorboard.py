@@ -17,8 +17,12 @@ from pfl_bench.cli import main
 from pfl_bench.config.options import Profile
 from pfl_bench.config.run_config import RunConfig
 from pfl_bench.execution.configuration import configure
-from pfl_bench.execution.runner import Options, Watcher, execute
-from pfl_bench.execution.tensorboard import execute_logged, scalars
+from pfl_bench.execution.many import run_all
+from pfl_bench.execution.observer import Observer, Round
+from pfl_bench.execution.options import Execution
+from pfl_bench.execution.request import Request
+from pfl_bench.execution.runner import execute
+from pfl_bench.execution.tensorboard import scalars
 from pfl_bench.store.records import RoundRecord, same_result
 from pfl_bench.store.store import Store
 
@@ -37,12 +41,14 @@ def config(folder: Path) -> RunConfig:
 
 
 @pytest.fixture
-def options(folder: Path, tmp_path: Path) -> Options:
+def options(folder: Path, tmp_path: Path) -> Execution:
     board = tmp_path / "board"
-    return Options(folder, workers=1, checkpoint_every=1, tensorboard=board)
+    return Execution(folder, workers=1, checkpoint_every=1, tensorboard=board)
 
 
-def shown(options: Options, store: Store, config: RunConfig) -> dict[str, list[tuple[int, float]]]:
+def shown(
+    options: Execution, store: Store, config: RunConfig
+) -> dict[str, list[tuple[int, float]]]:
     """The curves that TensorBoard would draw."""
     assert options.tensorboard is not None
     board = events.EventAccumulator(str(options.tensorboard / store.folder(config).name))
@@ -57,14 +63,21 @@ def expected(records: Sequence[RoundRecord]) -> list[tuple[int, float]]:
     return [(r.round, pytest.approx(r.accuracy, rel=1e-6)) for r in records]
 
 
-class Dying(Watcher):
+def logged(
+    config: RunConfig, store: Store, options: Execution, observer: Observer | None = None
+) -> list[RoundRecord]:
+    """The records of the run, stored or made now, and written for TensorBoard."""
+    return run_all([Request(config)], store, options, observer).runs[config.request].records()
+
+
+class Dying(Observer):
     """Ends the run after a round, as the death of the process would."""
 
     def __init__(self, round: int, error: type[BaseException]):
         self.round, self.error = round, error
 
-    def on_round(self, record: RoundRecord) -> None:
-        if record.round == self.round:
+    def on_round(self, event: Round) -> None:
+        if event.record.round == self.round:
             raise self.error
 
 
@@ -73,9 +86,9 @@ class Killed(BaseException):
 
 
 def test_every_round_is_shown_with_the_figures_of_the_store(
-    config: RunConfig, store: Store, options: Options
+    config: RunConfig, store: Store, options: Execution
 ) -> None:
-    records = execute_logged(config, store, options).records()
+    records = logged(config, store, options)
     curves = shown(options, store, config)
     assert curves["accuracy/test"] == expected(records)
     for name, read in {
@@ -94,36 +107,36 @@ def test_every_round_is_shown_with_the_figures_of_the_store(
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, Killed])
 def test_a_resumed_run_shows_every_round_once(
-    config: RunConfig, store: Store, options: Options, error: type[BaseException]
+    config: RunConfig, store: Store, options: Execution, error: type[BaseException]
 ) -> None:
     with pytest.raises(error):
-        execute_logged(config, store, options, Dying(2, error))
-    records = execute_logged(config, store, options).records()
+        logged(config, store, options, Dying(2, error))
+    records = logged(config, store, options)
     assert shown(options, store, config)["accuracy/test"] == expected(records)
 
 
 def test_rounds_from_before_the_option_was_given_are_shown_too(
-    config: RunConfig, store: Store, options: Options
+    config: RunConfig, store: Store, options: Execution
 ) -> None:
     with pytest.raises(KeyboardInterrupt):
         execute(config, store, options, Dying(2, KeyboardInterrupt))
-    records = execute_logged(config, store, options).records()
+    records = logged(config, store, options)
     assert shown(options, store, config)["accuracy/test"] == expected(records)
 
 
 def test_a_stored_result_is_shown_without_computing_it(
-    config: RunConfig, store: Store, options: Options
+    config: RunConfig, store: Store, options: Execution
 ) -> None:
     records = execute(config, store, options).records()
     for _ in range(2):
-        execute_logged(config, store, options, Dying(1, AssertionError))
+        logged(config, store, options, Dying(1, AssertionError))
         assert shown(options, store, config)["accuracy/test"] == expected(records)
 
 
 def test_watching_changes_no_result(
-    config: RunConfig, store: Store, options: Options, tmp_path: Path
+    config: RunConfig, store: Store, options: Execution, tmp_path: Path
 ) -> None:
-    watched = execute_logged(config, store, options).records()
+    watched = logged(config, store, options)
     alone = execute(config, Store(tmp_path / "alone"), options).records()
     assert all(same_result(a, b) for a, b in zip(watched, alone, strict=True))
 
@@ -158,12 +171,12 @@ def test_a_missing_extra_is_one_sentence_before_anything_runs(
 
 
 def test_a_place_that_cannot_be_written_is_a_users_mistake(
-    config: RunConfig, store: Store, options: Options
+    config: RunConfig, store: Store, options: Execution
 ) -> None:
     assert options.tensorboard is not None
     options.tensorboard.write_text("a file")
     with pytest.raises(UserError, match="cannot write to"):
-        execute_logged(config, store, options)
+        logged(config, store, options)
 
 
 def test_a_table_writes_each_of_its_runs(

@@ -1,4 +1,4 @@
-"""Running what a table misses: same bits, failures contained, stopped at once, continued."""
+"""Worker processes on a table: same bits, failures contained, stopped at once, continued."""
 
 from __future__ import annotations
 
@@ -22,12 +22,15 @@ from smalltables import (
 from toy import toy_config
 
 from pfl_bench.base.errors import UserError
-from pfl_bench.execution import workers
-from pfl_bench.execution.workers import STOP_SECONDS, Crew, TableWatcher, Waiting, run_missing
-from pfl_bench.reporting.tables.plan import PlannedRun
+from pfl_bench.execution import options as options_module
+from pfl_bench.execution import worker, workers
+from pfl_bench.execution.observer import Began, Ended, Failed, Observer, Round
+from pfl_bench.execution.options import Execution
+from pfl_bench.execution.request import Request, Waiting
+from pfl_bench.execution.worker import STOP_SECONDS
+from pfl_bench.reporting.tables.plan import run_missing
 from pfl_bench.store.records import RoundRecord, same_result
 from pfl_bench.store.store import Store
-from pfl_bench.store.stored_run import StoredRun
 
 STEPS = {
     "slow": "time.sleep(0.2)",
@@ -43,15 +46,15 @@ def plugins(tmp_path: Path) -> Iterator[tuple[Path, ...]]:
         yield paths
 
 
-def _crew(plugins: tuple[Path, ...] = (), jobs: int = 1) -> Crew:
-    return Crew(Path("no-data"), jobs=jobs, plugins=plugins)
+def _options(plugins: tuple[Path, ...] = (), jobs: int = 1) -> Execution:
+    return Execution(Path("no-data"), jobs=jobs, plugins=plugins)
 
 
 def _is_same(found: list[RoundRecord], expected: list[RoundRecord]) -> bool:
     return len(found) == len(expected) and all(map(same_result, found, expected))
 
 
-class _Diary(TableWatcher):
+class _Diary(Observer):
     """Writes down what it is told."""
 
     def __init__(self) -> None:
@@ -59,21 +62,21 @@ class _Diary(TableWatcher):
         self.ended: list[str] = []
         self.most_at_once = 0
 
-    def on_begin(self, run: PlannedRun, round: int) -> None:
-        self.begun.append(run.config.key)
+    def on_began(self, event: Began) -> None:
+        self.begun.append(event.config.key)
         self.most_at_once = max(self.most_at_once, len(self.begun) - len(self.ended))
 
-    def on_end(self, run: PlannedRun, stored: StoredRun) -> None:
-        self.ended.append(run.config.key)
+    def on_ended(self, event: Ended) -> None:
+        self.ended.append(event.config.key)
 
-    def on_failure(self, run: PlannedRun, error: str) -> None:
-        self.ended.append(run.config.key)
+    def on_failed(self, event: Failed) -> None:
+        self.ended.append(event.config.key)
 
 
-class _CtrlC(TableWatcher):
+class _CtrlC(Observer):
     """Stops the table after its first round, as a user would."""
 
-    def on_round(self, run: PlannedRun, round: int) -> None:
+    def on_round(self, event: Round) -> None:
         self.pressed = time.monotonic()
         raise KeyboardInterrupt
 
@@ -81,14 +84,14 @@ class _CtrlC(TableWatcher):
 class _Hand(threading.Thread):
     """Stands in for a worker process where only the handing out of runs is looked at."""
 
-    def __init__(self, root: Path, crew: Crew):
+    def __init__(self, root: Path, options: Execution):
         super().__init__(daemon=True)
         self.pipe, self._theirs = multiprocessing.Pipe()
-        self._store, self._options = Store(root), crew.options
+        self._store, self._options = Store(root), options
 
     def run(self) -> None:
-        while (run := self._theirs.recv()) is not None:
-            self._theirs.send(workers._attempt(run, self._store, self._options, self._theirs))
+        while (request := self._theirs.recv()) is not None:
+            self._theirs.send(worker.attempt(request, self._store, self._options, self._theirs))
 
     def terminate(self) -> None:
         self.pipe.send(None)
@@ -102,8 +105,8 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[_Hand]:
     """The workers that were started, threads instead of processes."""
     hands: list[_Hand] = []
 
-    def start(root: Path, crew: Crew) -> workers._Worker:
-        hands.append(_Hand(root, crew))
+    def start(root: Path, options: Execution) -> workers._Worker:
+        hands.append(_Hand(root, options))
         hands[-1].start()
         return workers._Worker(cast(BaseProcess, hands[-1]), hands[-1].pipe)
 
@@ -116,7 +119,7 @@ def test_parallel_processes_give_the_bits_of_one_run_after_the_other(tmp_path: P
     plan = small_plan(small_spec("fedavg", "fedcp"), store, seeds=2)
     expected = computed_here(plan, Store(tmp_path / "alone"))
     diary = _Diary()
-    done, failures = run_missing(plan, store, _crew(jobs=2), diary)
+    done, failures = run_missing(plan, store, _options(jobs=2), diary)
     assert not done.missing() and not failures
     assert sorted(diary.ended) == sorted(expected)
     for cell in done.cells.values():
@@ -129,8 +132,8 @@ def test_a_run_that_fails_or_kills_its_process_does_not_stop_the_others(
 ) -> None:
     store = Store(tmp_path / "results")
     plan = small_plan(small_spec("raising", "fedavg", "dying", "local"), store)
-    keys = {algo: plan.cells[algo, "only"].configs[0].key for algo in plan.spec.rows}
-    done, failures = run_missing(plan, store, _crew(plugins), TableWatcher())
+    keys = {algo: plan.cells[algo, "only"].configs[0].request for algo in plan.spec.rows}
+    done, failures = run_missing(plan, store, _options(plugins), Observer())
     assert {row: cell.status for (row, _), cell in done.cells.items()} == {
         "raising": "not run",
         "fedavg": "done",
@@ -148,7 +151,7 @@ def test_timed_tables_run_one_at_a_time_each_in_a_process_of_its_own(
 ) -> None:
     store, diary = Store(tmp_path / "results"), _Diary()
     plan = small_plan(small_spec("fedavg", "local", "fedper", metric="overhead"), store)
-    done, _ = run_missing(plan, store, _crew(jobs=2), diary)
+    done, _ = run_missing(plan, store, _options(jobs=2), diary)
     assert not done.missing()
     assert (diary.most_at_once, len(started)) == (1, 3)
 
@@ -156,7 +159,7 @@ def test_timed_tables_run_one_at_a_time_each_in_a_process_of_its_own(
 def test_other_tables_use_a_worker_for_many_runs(tmp_path: Path, started: list[_Hand]) -> None:
     store = Store(tmp_path / "results")
     done, _ = run_missing(
-        small_plan(small_spec("fedavg", "local"), store, 2), store, _crew(), _Diary()
+        small_plan(small_spec("fedavg", "local"), store, 2), store, _options(), _Diary()
     )
     assert not done.missing()
     assert len(started) == 1
@@ -169,19 +172,19 @@ def test_a_run_computed_elsewhere_is_tried_last_and_then_named(
     plan = small_plan(small_spec("fedavg", "local"), store)
     taken, free = (plan.cells[algo, "only"].configs[0] for algo in plan.spec.rows)
     with store.open(taken):
-        _, failures = run_missing(plan, store, _crew(), diary)
+        _, failures = run_missing(plan, store, _options(), diary)
     assert diary.ended == [free.key, taken.key]
-    assert "is being computed by process" in failures[taken.key]
+    assert "is being computed by process" in failures[taken.request]
 
 
 def test_runs_that_are_put_off_come_again_once_when_nothing_else_is_left() -> None:
-    busy, other = (PlannedRun(toy_config(seed=seed), None, ()) for seed in (0, 1))
+    busy, other = (Request(toy_config(seed=seed)) for seed in (0, 1))
     waiting = Waiting([busy, other])
-    assert waiting.goes_on(are_out=False) and waiting.runs.popleft() is busy
+    assert waiting.goes_on(are_out=False) and waiting.requests.popleft() is busy
     assert waiting.put_off(busy) and list(waiting) == [other, busy]
-    assert waiting.goes_on(are_out=False) and waiting.runs.popleft() is other
-    assert waiting.goes_on(are_out=True) and not waiting.runs, "the other is not done yet"
-    assert waiting.goes_on(are_out=False) and waiting.runs.popleft() is busy
+    assert waiting.goes_on(are_out=False) and waiting.requests.popleft() is other
+    assert waiting.goes_on(are_out=True) and not waiting.requests, "the other is not done yet"
+    assert waiting.goes_on(are_out=False) and waiting.requests.popleft() is busy
     assert not waiting.put_off(busy)
     assert not waiting.goes_on(are_out=False)
 
@@ -194,7 +197,7 @@ def test_interrupted_the_workers_stop_at_once_and_the_run_continues_to_the_same_
     expected = computed_here(plan, Store(tmp_path / "alone"))
     user = _CtrlC()
     with pytest.raises(KeyboardInterrupt):
-        run_missing(plan, store, _crew(plugins), user)
+        run_missing(plan, store, _options(plugins), user)
     assert time.monotonic() - user.pressed < STOP_SECONDS + 1
     assert multiprocessing.active_children() == []
     config = plan.cells["slow", "only"].configs[0]
@@ -211,12 +214,12 @@ def test_a_table_with_a_cell_that_cannot_be_configured_is_refused_before_it_trai
     wrong = replace(spec.cells["local", "only"], chosen={**CHOSEN, "of": 2})
     plan = small_plan(replace(spec, cells={**spec.cells, ("local", "only"): wrong}), store)
     with pytest.raises(UserError, match="'local', 'only' cannot be run: 3 clients cannot be"):
-        run_missing(plan, store, _crew(), TableWatcher())
+        run_missing(plan, store, _options(), Observer())
     assert not store.root.exists()
 
 
 def test_each_job_gets_its_share_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "default_workers", lambda: 8)
-    shares = [Crew(Path(), jobs=jobs).options.workers for jobs in (1, 2, 3, 16)]
-    assert shares == [8, 4, 2, 1]
-    assert Crew(Path(), jobs=4, workers=5).options.workers == 5
+    monkeypatch.setattr(options_module, "default_workers", lambda: 8)
+    shares = [Execution(Path(), jobs=jobs).share for jobs in (None, 1, 2, 3, 16)]
+    assert shares == [8, 8, 4, 2, 1]
+    assert Execution(Path(), jobs=4, workers=5).share == 5

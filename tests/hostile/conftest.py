@@ -12,7 +12,8 @@ from processes import end_all
 
 from pfl_bench.config.options import Profile
 from pfl_bench.execution.configuration import configure
-from pfl_bench.execution.runner import Options, execute
+from pfl_bench.execution.options import Execution
+from pfl_bench.execution.runner import execute
 from pfl_bench.store.store import Store
 
 TABLE = """
@@ -39,7 +40,7 @@ def stored(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     chosen = {"dataset": NAME, "clients": 2, "rounds": 2, "batch_size": 8}
     for algo in ("fedavg", "local"):
         config = configure(Profile("none", "", {}, {}, {}), {**chosen, "algo": algo}, {}, data)
-        execute(config, Store(root), Options(data, workers=1))
+        execute(config, Store(root), Execution(data, workers=1))
     return root
 
 

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -26,8 +26,10 @@ from pfl_bench.base.errors import UserError
 from pfl_bench.config.options import Profile
 from pfl_bench.config.run_config import RunConfig
 from pfl_bench.execution.configuration import configure
-from pfl_bench.execution.runner import Options, Watcher, execute
-from pfl_bench.store.records import RoundRecord, same_result
+from pfl_bench.execution.observer import Began, Note, Observer, Round
+from pfl_bench.execution.options import Execution
+from pfl_bench.execution.runner import execute
+from pfl_bench.store.records import same_result
 from pfl_bench.store.store import Store
 from pfl_bench.store.stored_run import StoredRun
 
@@ -53,10 +55,10 @@ def arguments(data: Path, results: Path) -> list[str]:
 def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> StoredRun:
     """The run on a disk that did nothing to it."""
     store = Store(tmp_path_factory.mktemp("whole"))
-    return execute(configured(data), store, Options(data, workers=1, keep_state=True))
+    return execute(configured(data), store, Execution(data, workers=1, keep_state=True))
 
 
-class Log(Watcher):
+class Log(Observer):
     """Writes down what it is told; dies after a round, as a process would."""
 
     def __init__(self, dies_after: int | None = None):
@@ -64,15 +66,15 @@ class Log(Watcher):
         self.notes: list[str] = []
         self.earlier = 0
 
-    def on_start(self, config: RunConfig, earlier: Sequence[RoundRecord]) -> None:
-        self.earlier = len(earlier)
+    def on_began(self, event: Began) -> None:
+        self.earlier = len(event.earlier)
 
-    def on_round(self, record: RoundRecord) -> None:
-        if record.round == self.dies_after:
+    def on_round(self, event: Round) -> None:
+        if event.record.round == self.dies_after:
             raise Killed
 
-    def on_note(self, note: str) -> None:
-        self.notes.append(note)
+    def on_note(self, event: Note) -> None:
+        self.notes.append(event.text)
 
 
 class Killed(BaseException):
@@ -81,7 +83,7 @@ class Killed(BaseException):
 
 def cut_off(data: Path, root: Path) -> Path:
     """The folder of a run that died in its last round, with two checkpoints."""
-    options = Options(data, workers=1, checkpoint_every=1)
+    options = Execution(data, workers=1, checkpoint_every=1)
     with pytest.raises(Killed):
         execute(configured(data), Store(root), options, Log(dies_after=ROUNDS))
     return Store(root).folder(configured(data))
@@ -121,7 +123,7 @@ def test_a_disk_that_refuses_any_one_touch_costs_one_sentence_and_no_result(
             assert child.wait() == 2, child.said
             assert_one_sentence(child.said)
         assert not any(run.status == "damaged" and run.config for run in Store(root).all())
-        assert_same(execute(configured(data), Store(root), Options(data, workers=1)), whole)
+        assert_same(execute(configured(data), Store(root), Execution(data, workers=1)), whole)
     assert refused > tolerated
 
 
@@ -135,7 +137,7 @@ def test_a_disk_that_goes_bad_for_good_costs_one_sentence_and_the_run_continues_
         child = Child(out, attack, command, *arguments(data, root))
         assert child.wait() == 2, child.said
         assert_one_sentence(child.said)
-        assert_same(execute(configured(data), Store(root), Options(data, workers=1)), whole)
+        assert_same(execute(configured(data), Store(root), Execution(data, workers=1)), whole)
 
 
 @pytest.fixture
@@ -204,10 +206,10 @@ def test_a_data_folder_that_vanishes_during_a_run_is_not_missed(
     data = prepare_toy(tmp_path / "data", samples=64)
 
     class Vanishing(Log):
-        def on_round(self, record: RoundRecord) -> None:
+        def on_round(self, event: Round) -> None:
             shutil.rmtree(data, ignore_errors=True)
 
-    run = execute(configured(data), Store(tmp_path / "results"), Options(data), Vanishing())
+    run = execute(configured(data), Store(tmp_path / "results"), Execution(data), Vanishing())
     assert_same(run, whole)
 
 
@@ -247,11 +249,11 @@ def test_data_that_changed_since_they_were_planned_are_not_trained_on(tmp_path: 
     planned = configured(data)
     prepare_toy(data, samples=64, seed=1)
     with pytest.raises(UserError, match="are not those that the run was configured for"):
-        execute(planned, Store(tmp_path / "results"), Options(data))
+        execute(planned, Store(tmp_path / "results"), Execution(data))
     assert not (tmp_path / "results").exists()
     changed = configured(data)
     assert changed.key != planned.key
-    assert execute(changed, Store(tmp_path / "results"), Options(data)).status == "finished"
+    assert execute(changed, Store(tmp_path / "results"), Execution(data)).status == "finished"
 
 
 def test_other_data_of_the_same_size_and_age_are_told_apart(tmp_path: Path) -> None:
@@ -292,7 +294,7 @@ def test_a_run_with_damaged_files_continues_to_the_same_bits_and_says_what_it_dr
             content = (folder / hit).read_bytes()
             (folder / hit).write_bytes(damaged(content, rng))
         log = Log()
-        run = execute(configured(data), Store(root), Options(data, workers=1), log)
+        run = execute(configured(data), Store(root), Execution(data, workers=1), log)
         assert_same(run, whole)
         if name.startswith("checkpoint"):
             assert log.earlier == 2 and any(name in note for note in log.notes)
@@ -322,7 +324,7 @@ def test_a_damaged_result_is_not_shown_as_one_and_is_computed_again(
         else:
             assert run.status == "damaged" and run.damage is not None and name in run.damage
             assert Store(root).find(configured(data)) is None
-        assert_same(execute(configured(data), Store(root), Options(data, workers=1)), whole)
+        assert_same(execute(configured(data), Store(root), Execution(data, workers=1)), whole)
 
 
 def test_a_damaged_state_is_no_state(data: Path, whole: StoredRun, tmp_path: Path) -> None:
@@ -364,7 +366,7 @@ def test_a_clock_that_goes_backwards_changes_nothing(
     for age, path in enumerate(sorted(folder.glob("checkpoint-*"))):
         os.utime(path, (10**9 - age, 10**9 - age))  # the newest looks the oldest
     log = Log()
-    run = execute(configured(data), Store(tmp_path), Options(data, workers=1), log)
+    run = execute(configured(data), Store(tmp_path), Execution(data, workers=1), log)
     assert log.earlier == ROUNDS - 1
     assert_same(run, whole)
     assert run.summary is not None and looks > 1
@@ -388,7 +390,7 @@ def test_of_two_processes_at_one_run_one_computes_it_and_the_other_says_who_does
     assert first.wait() == 0, first.said
     (run,) = Store(tmp_path / "results").all()
     assert len(run.records()) == 40
-    alone = execute(configured(data, rounds=40), Store(tmp_path / "alone"), Options(data))
+    alone = execute(configured(data, rounds=40), Store(tmp_path / "alone"), Execution(data))
     assert_same(run, alone)
 
 
@@ -438,7 +440,7 @@ def test_a_run_copied_from_another_machine_continues_to_the_same_bits(
     data: Path, whole: StoredRun, elsewhere: Path
 ) -> None:
     log = Log()
-    run = execute(configured(data), Store(elsewhere), Options(data, workers=1), log)
+    run = execute(configured(data), Store(elsewhere), Execution(data, workers=1), log)
     assert log.earlier == ROUNDS - 1 and log.notes == []
     assert_same(run, whole)
 

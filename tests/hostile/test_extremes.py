@@ -13,7 +13,8 @@ from toy import toy_config, toy_dataset, toy_run, toy_simulator, toy_text
 from pfl_bench.config.options import Profile
 from pfl_bench.config.run_config import RunConfig
 from pfl_bench.execution.configuration import configure
-from pfl_bench.execution.runner import Options, execute
+from pfl_bench.execution.options import Execution
+from pfl_bench.execution.runner import execute
 from pfl_bench.plugins.registry import algorithm_names
 from pfl_bench.store.store import Store
 from pfl_bench.store.stored_run import StoredRun
@@ -63,7 +64,7 @@ def test_an_extreme_federation_runs_to_its_end_or_says_why_it_cannot(
     rare: Path, tmp_path: Path, algo: str, extreme: str
 ) -> None:
     config = configured(rare, algo, **EXTREMES[extreme])
-    run = execute(config, Store(tmp_path), Options(rare, workers=2))
+    run = execute(config, Store(tmp_path), Execution(rare, workers=2))
     assert run.summary is not None
     if run.status == "skipped":
         assert algo in NEEDY and NEEDY[algo] in run.summary["reason"]
@@ -83,7 +84,7 @@ def test_per_fedavg_is_skipped_only_where_a_client_lacks_two_batches(
 ) -> None:
     """So that the test above cannot pass by skipping."""
     outcomes = {
-        extreme: execute(configured(rare, "perfedavg", **chosen), Store(tmp_path), Options(rare))
+        extreme: execute(configured(rare, "perfedavg", **chosen), Store(tmp_path), Execution(rare))
         for extreme, chosen in EXTREMES.items()
     }
     assert {extreme for extreme, run in outcomes.items() if not skipped(run)} >= {

@@ -19,8 +19,9 @@ from pfl_bench.base.errors import UserError
 from pfl_bench.config.options import Profile
 from pfl_bench.config.run_config import RunConfig
 from pfl_bench.execution.configuration import configure
-from pfl_bench.execution.runner import Options, execute, prepare
-from pfl_bench.execution.trained_model import trained
+from pfl_bench.execution.options import Execution
+from pfl_bench.execution.runner import execute, prepare
+from pfl_bench.execution.trained_model import trained_simulator
 from pfl_bench.store.store import Store
 from pfl_bench.store.stored_run import read_run
 
@@ -39,8 +40,8 @@ def config(data: Path) -> RunConfig:
 
 
 @pytest.fixture
-def options(data: Path) -> Options:
-    return Options(data, workers=1, checkpoint_every=1, keep_state=True)
+def options(data: Path) -> Execution:
+    return Execution(data, workers=1, checkpoint_every=1, keep_state=True)
 
 
 @pytest.fixture
@@ -59,7 +60,7 @@ def outside(tmp_path: Path) -> Iterator[Path]:
         assert (folder / name).read_bytes() == PRECIOUS, name
 
 
-def begun(store: Store, config: RunConfig, options: Options, rounds: int) -> Path:
+def begun(store: Store, config: RunConfig, options: Execution, rounds: int) -> Path:
     """The folder of a run of which so many rounds are done."""
     folder = store.folder(config)
     folder.mkdir(parents=True)
@@ -88,7 +89,7 @@ def test_no_link_in_a_run_s_folder_is_followed(
     tmp_path: Path,
     outside: Path,
     config: RunConfig,
-    options: Options,
+    options: Execution,
     name: str,
     rounds: int,
     is_repeated: bool,
@@ -106,7 +107,7 @@ def test_no_link_in_a_run_s_folder_is_followed(
 
 
 def test_no_link_in_a_repetition_under_way_is_followed(
-    tmp_path: Path, outside: Path, config: RunConfig, options: Options
+    tmp_path: Path, outside: Path, config: RunConfig, options: Execution
 ) -> None:
     store = Store(tmp_path / "results")
     folder = begun(store, config, options, 2)
@@ -117,16 +118,16 @@ def test_no_link_in_a_repetition_under_way_is_followed(
 
 
 def test_a_trained_model_is_not_made_in_a_folder_elsewhere(
-    tmp_path: Path, outside: Path, config: RunConfig, options: Options
+    tmp_path: Path, outside: Path, config: RunConfig, options: Execution
 ) -> None:
     store = Store(tmp_path / "results")
     folder = begun(store, config, replace(options, keep_state=False), 2)
     (folder / "replay").symlink_to(outside / "runs")
-    assert trained(config, store, options).snapshot.round == 2
+    assert trained_simulator(config, store, options).snapshot.round == 2
 
 
 def test_a_run_s_folder_that_is_a_link_is_not_written_to(
-    tmp_path: Path, outside: Path, config: RunConfig, options: Options
+    tmp_path: Path, outside: Path, config: RunConfig, options: Execution
 ) -> None:
     store = Store(tmp_path / "results")
     store.root.mkdir()
@@ -138,7 +139,7 @@ def test_a_run_s_folder_that_is_a_link_is_not_written_to(
 
 
 def test_a_file_of_two_names_is_not_changed_under_the_other(
-    tmp_path: Path, outside: Path, config: RunConfig, options: Options
+    tmp_path: Path, outside: Path, config: RunConfig, options: Execution
 ) -> None:
     store = Store(tmp_path / "results")
     folder = begun(store, config, options, 0)
@@ -147,7 +148,7 @@ def test_a_file_of_two_names_is_not_changed_under_the_other(
 
 
 def test_a_copy_by_hard_links_stays_what_it_was(
-    tmp_path: Path, config: RunConfig, options: Options
+    tmp_path: Path, config: RunConfig, options: Execution
 ) -> None:
     store = Store(tmp_path / "results")
     folder = begun(store, config, options, 1)
@@ -191,7 +192,7 @@ def test_what_never_ends_hangs_no_command_and_fills_no_memory(
 @pytest.mark.parametrize("make", [os.mkfifo, sparse, lambda path: path.symlink_to("/dev/zero")])
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in ("fresh", "replay")])
 def test_a_run_with_something_endless_in_it_is_computed_again(
-    tmp_path: Path, config: RunConfig, options: Options, name: str, make: Callable[[Path], None]
+    tmp_path: Path, config: RunConfig, options: Execution, name: str, make: Callable[[Path], None]
 ) -> None:
     store = Store(tmp_path / "results")
     folder = begun(store, config, options, 1)

@@ -34,7 +34,8 @@ from processes import (
 from pfl_bench.config.options import Profile
 from pfl_bench.config.run_config import RunConfig
 from pfl_bench.execution.configuration import configure
-from pfl_bench.execution.runner import Options, execute
+from pfl_bench.execution.options import Execution
+from pfl_bench.execution.runner import execute
 from pfl_bench.store.records import same_result
 from pfl_bench.store.store import Store
 from pfl_bench.store.stored_run import StoredRun
@@ -78,12 +79,12 @@ def configured(data: Path, algo: str) -> RunConfig:
 
 
 @pytest.fixture
-def options(data: Path) -> Options:
-    return Options(data, workers=2, checkpoint_every=1, keep_state=True)
+def options(data: Path) -> Execution:
+    return Execution(data, workers=2, checkpoint_every=1, keep_state=True)
 
 
 @pytest.fixture
-def whole(config: RunConfig, options: Options, tmp_path: Path) -> StoredRun:
+def whole(config: RunConfig, options: Execution, tmp_path: Path) -> StoredRun:
     """The run that nobody killed."""
     return execute(config, Store(tmp_path / "whole"), options)
 
@@ -96,11 +97,11 @@ def arguments(data: Path, results: Path, algo: str) -> list[str]:
     ]  # fmt: skip
 
 
-def work(config: RunConfig, root: Path, options: Options) -> None:
+def work(config: RunConfig, root: Path, options: Execution) -> None:
     execute(config, Store(root), options)
 
 
-def count_touches(config: RunConfig, root: Path, options: Options) -> None:
+def count_touches(config: RunConfig, root: Path, options: Execution) -> None:
     touches = at_step(root, 0, lambda event: None)
     work(config, root, options)
     print(touches())
@@ -138,7 +139,7 @@ def killed(child: Child) -> bool:
 
 
 def test_killed_before_any_touch_of_a_file_the_run_ends_with_the_same_bits(
-    algo: str, config: RunConfig, options: Options, whole: StoredRun, tmp_path: Path
+    algo: str, config: RunConfig, options: Execution, whole: StoredRun, tmp_path: Path
 ) -> None:
     count = Child(tmp_path / "out", None, count_touches, config, tmp_path / "counted", options)
     assert count.wait() == 0
@@ -156,7 +157,7 @@ def test_killed_before_any_touch_of_a_file_the_run_ends_with_the_same_bits(
 
 
 def test_killed_in_the_middle_of_any_write_the_run_ends_with_the_same_bits(
-    algo: str, config: RunConfig, options: Options, whole: StoredRun, tmp_path: Path
+    algo: str, config: RunConfig, options: Execution, whole: StoredRun, tmp_path: Path
 ) -> None:
     rng = random.Random(algo)
     is_dead, kills = True, -1
@@ -174,7 +175,7 @@ def test_killed_in_the_middle_of_any_write_the_run_ends_with_the_same_bits(
 
 
 def test_a_repetition_killed_at_any_step_leaves_a_whole_result(
-    data: Path, options: Options, tmp_path: Path
+    data: Path, options: Execution, tmp_path: Path
 ) -> None:
     config = configured(data, "fedamp")
     whole = execute(config, Store(tmp_path / "whole"), options)
@@ -228,7 +229,7 @@ def expected(data: Path, tmp_path: Path) -> dict[str, StoredRun]:
         for beta in (0.5, 5.0):
             chosen = {**FLAGS, "algo": algo, "beta": beta, "joining_ratio": "1"}
             config = configure(Profile("none", "", {}, {}, {}), chosen, {}, data)
-            found[config.key] = execute(config, store, Options(data, workers=1))
+            found[config.key] = execute(config, store, Execution(data, workers=1))
     return found
 
 
@@ -286,7 +287,7 @@ def test_a_worker_that_is_killed_costs_its_run_alone(
 
 
 def test_a_real_command_killed_from_its_first_moment_on_continues_to_the_same_bits(
-    data: Path, options: Options, tmp_path: Path
+    data: Path, options: Execution, tmp_path: Path
 ) -> None:
     line = [sys.executable, "-m", "pfl_bench", *arguments(data, tmp_path / "results", "ditto")]
     for seconds in (0.3, 2.0):

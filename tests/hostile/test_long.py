@@ -17,7 +17,9 @@ from pfl_bench.base.errors import UserError
 from pfl_bench.config.options import Profile
 from pfl_bench.config.run_config import RunConfig
 from pfl_bench.execution.configuration import configure
-from pfl_bench.execution.runner import Options, Watcher, execute
+from pfl_bench.execution.observer import Observer, Round
+from pfl_bench.execution.options import Execution
+from pfl_bench.execution.runner import execute
 from pfl_bench.store.records import RoundRecord
 from pfl_bench.store.store import Store
 from pfl_bench.store.writer import RunWriter
@@ -34,7 +36,7 @@ def configured(data: Path, rounds: int) -> RunConfig:
     return configure(Profile("none", "", {}, {}, {}), chosen, {}, data)
 
 
-class Gauge(Watcher):
+class Gauge(Observer):
     """Looks at the process after some rounds: resident memory, open files, threads."""
 
     def __init__(self) -> None:
@@ -42,19 +44,19 @@ class Gauge(Watcher):
         self.files: dict[int, int] = {}
         self.threads: dict[int, int] = {}
 
-    def on_round(self, record: RoundRecord) -> None:
-        if record.round % SETTLED:
+    def on_round(self, event: Round) -> None:
+        if event.record.round % SETTLED:
             return
         gc.collect()
         resident = int(Path("/proc/self/statm").read_text().split()[1])
-        self.memory[record.round] = resident * PAGE
-        self.files[record.round] = len(list(Path("/proc/self/fd").iterdir()))
-        self.threads[record.round] = threading.active_count()
+        self.memory[event.record.round] = resident * PAGE
+        self.files[event.record.round] = len(list(Path("/proc/self/fd").iterdir()))
+        self.threads[event.record.round] = threading.active_count()
 
 
 def gauged(config: RunConfig, root: Path, data: Path, answers: Any) -> None:
     gauge = Gauge()
-    execute(config, Store(root), Options(data, workers=2, checkpoint_every=5), gauge)
+    execute(config, Store(root), Execution(data, workers=2, checkpoint_every=5), gauge)
     answers.put((gauge.memory, gauge.files, gauge.threads))
 
 
@@ -101,7 +103,7 @@ def test_the_thread_pool_ends_with_an_error_in_any_hook(
 
     monkeypatch.setattr(Ditto, hook, failing)
     with pytest.raises(Mishap) as caught:
-        execute(configured(data, 9), Store(tmp_path), Options(data, workers=2))
+        execute(configured(data, 9), Store(tmp_path), Execution(data, workers=2))
     assert caught.value is not None and client_threads() == []  # although the frames still live
 
 
@@ -113,7 +115,7 @@ def test_the_thread_pool_ends_when_the_disk_refuses_a_record(
 
     monkeypatch.setattr(RunWriter, "append", refused)
     with pytest.raises(UserError) as caught:
-        execute(configured(data, 9), Store(tmp_path), Options(data, workers=2))
+        execute(configured(data, 9), Store(tmp_path), Execution(data, workers=2))
     assert caught.value is not None and client_threads() == []
 
 

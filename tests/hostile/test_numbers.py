@@ -15,7 +15,8 @@ from pfl_bench.config.options import Profile
 from pfl_bench.engine.algorithm import Algorithm
 from pfl_bench.engine.client import Client, Message
 from pfl_bench.execution.configuration import configure
-from pfl_bench.execution.runner import Options, execute
+from pfl_bench.execution.options import Execution
+from pfl_bench.execution.runner import execute
 from pfl_bench.plugins.registry import algorithm_names, load_algorithm
 from pfl_bench.store.records import RoundRecord
 from pfl_bench.store.store import Store
@@ -37,7 +38,7 @@ def run(data: Path, root: Path, algo: str, hyper: dict[str, Any] | None = None,
     values = {"dataset": NAME, "algo": algo, "clients": 2, "rounds": 4, "batch_size": 8,
               "setting": "iid", "lr": 0.05, **chosen}  # fmt: skip
     config = configure(Profile("none", "", {}, {}, {}), values, hyper or {}, data)
-    return execute(config, Store(root), Options(data, workers=2))
+    return execute(config, Store(root), Execution(data, workers=2))
 
 
 def reason(run: StoredRun) -> str:

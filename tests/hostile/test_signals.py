@@ -14,7 +14,8 @@ from processes import Child, command, members, moments, needs_fork, needs_proc, 
 
 from pfl_bench.config.options import Profile
 from pfl_bench.execution.configuration import configure
-from pfl_bench.execution.runner import Options, execute
+from pfl_bench.execution.options import Execution
+from pfl_bench.execution.runner import execute
 from pfl_bench.store.records import same_result
 from pfl_bench.store.store import Store
 from pfl_bench.store.stored_run import StoredRun
@@ -61,7 +62,7 @@ def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> StoredRun:
     """The run that nobody stopped."""
     chosen = {"dataset": NAME, "algo": "ditto", "clients": 2, "batch_size": 8, "rounds": ROUNDS}
     config = configure(Profile("none", "", {}, {}, {}), {**chosen, "lr": 0.05}, {}, data)
-    return execute(config, Store(tmp_path_factory.mktemp("whole")), Options(data, workers=1))
+    return execute(config, Store(tmp_path_factory.mktemp("whole")), Execution(data, workers=1))
 
 
 def table_line(data: Path, store: Store, folder: Path, table: str) -> list[object]:

@@ -23,7 +23,8 @@ from pfl_bench.config.run_config import RunConfig
 from pfl_bench.data import registry as data
 from pfl_bench.engine.simulator import Simulator
 from pfl_bench.execution.configuration import configure
-from pfl_bench.execution.runner import Options, execute
+from pfl_bench.execution.options import Execution
+from pfl_bench.execution.runner import execute
 from pfl_bench.privacy import audit
 from pfl_bench.privacy.audit import attacked, victims
 from pfl_bench.privacy.threat import Threat, with_attack
@@ -118,16 +119,16 @@ def test_an_attack_is_stored_and_not_repeated(
     folder: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config, threat = configured(folder), Threat(**SMALL)
-    first = attacked(config, store, Options(folder), threat)
+    first = attacked(config, store, Execution(folder), threat)
     assert len(found_by(first)) == 4
     monkeypatch.setattr(audit, "_attack", lambda *_: pytest.fail("attacked again"))
-    assert attacked(config, store, Options(folder), threat) == first
+    assert attacked(config, store, Execution(folder), threat) == first
 
 
 def test_an_attack_does_not_depend_on_the_number_of_workers(folder: Path, tmp_path: Path) -> None:
     config, threat = configured(folder, "fedcp"), Threat(**SMALL)
     runs = [
-        attacked(config, Store(tmp_path / str(n)), Options(folder, workers=n), threat)
+        attacked(config, Store(tmp_path / str(n)), Execution(folder, workers=n), threat)
         for n in (1, 3)
     ]
     assert found_by(runs[0]) == found_by(runs[1])
@@ -137,7 +138,7 @@ def test_an_attack_cut_off_continues_with_the_next_victim(
     folder: Path, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config, threat = configured(folder), Threat(**SMALL)
-    whole = attacked(config, Store(tmp_path / "whole"), Options(folder), threat)
+    whole = attacked(config, Store(tmp_path / "whole"), Execution(folder), threat)
     begun: list[int] = []
     attack = audit._attack
 
@@ -149,12 +150,12 @@ def test_an_attack_cut_off_continues_with_the_next_victim(
 
     monkeypatch.setattr(audit, "_attack", cut)
     with pytest.raises(KeyboardInterrupt):
-        attacked(config, store, Options(folder, workers=1), threat)
+        attacked(config, store, Execution(folder, workers=1), threat)
     run = store.find(config)
     assert run is not None and with_attack(run, threat) is None
     assert len(threat.begun(run)) == 2
     before = len(begun)
-    continued = attacked(config, store, Options(folder, workers=1), threat)
+    continued = attacked(config, store, Execution(folder, workers=1), threat)
     assert begun[before:] == [victim["client"] for victim in found_by(whole)[2:]]
     assert found_by(continued) == found_by(whole)
 
@@ -167,23 +168,23 @@ def test_a_run_under_attack_is_left_to_its_attacker(
 
     def beside(simulator: Simulator, threat: Threat, victim: audit.Victim) -> dict[str, Any]:
         with pytest.raises(RunBusy, match="is being computed by process"):
-            attacked(config, Store(store.root), Options(folder), threat)
+            attacked(config, Store(store.root), Execution(folder), threat)
         return attack(simulator, threat, victim)
 
     monkeypatch.setattr(audit, "_attack", beside)
-    assert len(found_by(attacked(config, store, Options(folder, workers=1), threat))) == 4
+    assert len(found_by(attacked(config, store, Execution(folder, workers=1), threat))) == 4
 
 
 def test_a_repeated_run_has_yet_to_be_attacked(folder: Path, store: Store) -> None:
     config, threat = configured(folder), Threat(**SMALL)
-    attacked(config, store, Options(folder), threat)
-    again = execute(config, store, Options(folder, fresh=True))
+    attacked(config, store, Execution(folder), threat)
+    again = execute(config, store, Execution(folder, fresh=True))
     assert with_attack(again, threat) is None
 
 
 def test_damage_of_what_was_found_is_noticed(folder: Path, store: Store) -> None:
     config, threat = configured(folder), Threat(**SMALL)
-    run = attacked(config, store, Options(folder), threat)
+    run = attacked(config, store, Execution(folder), threat)
     path = run.path / f"{threat.name}.json"
     path.write_text(path.read_text().replace('"planned": 4', '"planned": 5'))
     stored = store.find(config)
@@ -195,7 +196,7 @@ def test_a_sealed_document_of_another_kind_counts_as_no_attack(
     folder: Path, store: Store, victims: Any
 ) -> None:
     threat = Threat(**SMALL)
-    run = execute(configured(folder), store, Options(folder))
+    run = execute(configured(folder), store, Execution(folder))
     run.attach(threat.name, {"planned": 4, "victims": victims})
     assert with_attack(run, threat) is None
     assert threat.begun(run) == []
@@ -204,14 +205,14 @@ def test_a_sealed_document_of_another_kind_counts_as_no_attack(
 def test_two_attacks_on_one_run_are_kept_side_by_side(folder: Path, store: Store) -> None:
     config, one = configured(folder), Threat(**SMALL)
     other = replace(one, target="update")
-    runs = [attacked(config, store, Options(folder), threat) for threat in (one, other)]
+    runs = [attacked(config, store, Execution(folder), threat) for threat in (one, other)]
     assert found_by(runs[0]) != found_by(runs[1])
     stored = store.find(config)
     assert stored is not None and with_attack(stored, one) == runs[0]
 
 
 def test_stored_images_have_the_stored_psnr(folder: Path, store: Store) -> None:
-    run = attacked(configured(folder, "fedavg"), store, Options(folder), Threat(**SMALL))
+    run = attacked(configured(folder, "fedavg"), store, Execution(folder), Threat(**SMALL))
     dataset = toy_dataset(samples=64)
     for victim in found_by(run):
         original, recovered = (
@@ -228,7 +229,7 @@ def test_a_server_that_knows_more_explains_what_it_sees_better(folder: Path, sto
     left = {}
     for personal in ("inferred", "known"):
         threat = Threat(**{**SMALL, "iterations": 60, "personal": personal})
-        found = found_by(attacked(configured(folder), store, Options(folder), threat))
+        found = found_by(attacked(configured(folder), store, Execution(folder), threat))
         left[personal] = np.median([victim["mismatch"] for victim in found])
     assert left["known"] < left["inferred"]
 

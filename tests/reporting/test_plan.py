@@ -14,12 +14,12 @@ from pfl_bench.base.errors import UserError
 from pfl_bench.config.options import Profile, load_profile
 from pfl_bench.config.run_config import RunConfig
 from pfl_bench.data import registry as data
+from pfl_bench.execution.configuration import data_key
+from pfl_bench.execution.estimates import Pace, estimate
+from pfl_bench.execution.request import Request
 from pfl_bench.reporting.tables.plan import (
     CellPlan,
-    Pace,
     TablePlan,
-    data_of,
-    estimate,
     foresee,
     known_to,
     plan_table,
@@ -183,14 +183,14 @@ def test_nothing_is_missing_when_every_seed_has_an_ending(tmp_path: Path, store:
     for run in plan.missing():
         assert run in plan.missing()
         status = endings[run.config.seed]
-        plan = plan.with_run(_keep(store, run.config, status=status))
+        plan = plan.with_run(run.config, _keep(store, run.config, status=status))
     assert not plan.missing()
 
 
 def test_a_plan_brought_up_to_date_equals_a_new_one(tmp_path: Path, store: Store) -> None:
     plan = _plan(tmp_path, store)
     for run in plan.missing()[:5]:
-        plan = plan.with_run(_keep(store, run.config, correct=run.config.seed))
+        plan = plan.with_run(run.config, _keep(store, run.config, correct=run.config.seed))
     assert plan == _plan(tmp_path, store)
 
 
@@ -304,11 +304,15 @@ def test_table_that_no_one_knows_in_a_profile_is_refused(tmp_path: Path, store: 
 # --- time -----------------------------------------------------------------------------------------
 
 
+def _requests(plan: TablePlan) -> list[Request]:
+    return [run.request for run in plan.missing()]
+
+
 def test_the_same_algorithm_is_estimated_from_its_own_rounds(tmp_path: Path, store: Store) -> None:
     plan = _plan(tmp_path, store)
     for row, seconds in (("FedAvg", 1.0), ("FedCP", 3.0)):
         _keep(store, plan.cells[row, "even"].configs[0], seconds=seconds)
-    pace = Pace.of(store)
+    pace = Pace.of(store.all())
     assert pace.left(plan.cells["FedAvg", "skewed"].configs[1]) == pytest.approx(2 * 1.0)
     assert pace.left(plan.cells["FedCP", "skewed"].configs[1]) == pytest.approx(2 * 3.0)
 
@@ -320,7 +324,7 @@ def test_a_configuration_written_by_hand_does_not_hinder_the_estimate(
     _keep(store, config, seconds=1.0)
     for odd in (replace(config, clients=0), replace(config, joining_ratio=())):  # type: ignore[arg-type]
         _keep(store, odd, seconds=9.0)
-    assert Pace.of(store).left(replace(config, seed=7)) == pytest.approx(2 * 1.0)
+    assert Pace.of(store.all()).left(replace(config, seed=7)) == pytest.approx(2 * 1.0)
 
 
 def test_an_algorithm_not_yet_measured_costs_what_the_others_do(
@@ -330,7 +334,7 @@ def test_an_algorithm_not_yet_measured_costs_what_the_others_do(
     for row, seconds in (("FedAvg", 1.0), ("FedCP", 3.0)):
         _keep(store, plan.cells[row, "even"].configs[0], seconds=seconds)
     other = replace(plan.cells["FedCP", "even"].configs[0], algo="ditto")
-    assert Pace.of(store).left(other) == pytest.approx(2 * (1.0 + 3.0) / 2)
+    assert Pace.of(store.all()).left(other) == pytest.approx(2 * (1.0 + 3.0) / 2)
 
 
 def test_an_algorithm_is_estimated_from_what_it_costs_beside_others_elsewhere(
@@ -339,13 +343,13 @@ def test_an_algorithm_is_estimated_from_what_it_costs_beside_others_elsewhere(
     config = _plan(tmp_path, store).cells["FedCP", "even"].configs[0]
     for algo, model, seconds in (("fedcp", "a", 3.0), ("fedavg", "a", 1.0), ("fedavg", "b", 5.0)):
         _keep(store, replace(config, algo=algo, model=model), seconds=seconds)
-    assert Pace.of(store).left(replace(config, model="b")) == pytest.approx(2 * 3 * 5.0)
+    assert Pace.of(store.all()).left(replace(config, model="b")) == pytest.approx(2 * 3 * 5.0)
 
 
 def test_time_grows_with_rounds_epochs_and_samples(tmp_path: Path, store: Store) -> None:
     config = _plan(tmp_path, store).cells["FedCP", "even"].configs[0]
     _keep(store, config, seconds=1.0)
-    pace = Pace.of(store)
+    pace = Pace.of(store.all())
     assert pace.left(replace(config, rounds=20)) == pytest.approx(20)
     assert pace.left(replace(config, local_epochs=5)) == pytest.approx(2 * 5)
     assert pace.left(replace(config, fraction=0.04)) == pytest.approx(2 * 2)
@@ -360,14 +364,14 @@ def test_a_run_that_was_cut_off_counts_its_remaining_rounds_only(
     with store.open(config) as writer:
         for round in (1, 2, 3):
             writer.append(RoundRecord(round, [0], seconds={"total": 2.0}))
-    assert Pace.of(store).left(config) == pytest.approx(7 * 2.0)
+    assert Pace.of(store.all()).left(config) == pytest.approx(7 * 2.0)
 
 
 def test_what_nothing_was_measured_of_is_unknown(tmp_path: Path, store: Store) -> None:
     plan = _plan(tmp_path, store)
-    assert estimate(plan, Pace.of(store)).unknown == 8
+    assert estimate(_requests(plan), Pace.of(store.all())).unknown == 8
     _keep(store, plan.cells["FedCP", "even"].configs[0], seconds=1.5)
-    guess = estimate(_plan(tmp_path, store), Pace.of(store))
+    guess = estimate(_requests(_plan(tmp_path, store)), Pace.of(store.all()))
     assert guess.unknown == 0
     assert guess.seconds == pytest.approx(7 * 2 * 1.5)
 
@@ -382,7 +386,7 @@ def test_a_profile_can_have_a_word_on_one_table(tmp_path: Path) -> None:
 
 def test_images_of_another_size_are_other_data() -> None:
     whole, reduced = toy_config(), toy_config(image_size=8)
-    assert data_of(whole) != data_of(reduced)
+    assert data_key(whole) != data_key(reduced)
 
 
 @pytest.mark.parametrize("algo", ["fedavg", "fedcp"])
@@ -407,7 +411,7 @@ def test_time_can_be_asked_while_more_is_learnt(tmp_path: Path, store: Store) ->
     config = _plan(tmp_path, store).cells["FedCP", "even"].configs[0]
     _keep(store, config, seconds=1.0)
     (run,) = store.all()
-    pace = Pace.of(store)
+    pace = Pace.of(store.all())
     asked = iter(pace._measured)
     next(asked)
     pace.learn(replace(run, config={**run.config, "algo": "ditto"}))

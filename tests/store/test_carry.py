@@ -10,29 +10,30 @@ import torch
 from toy import toy_config, toy_dataset, toy_partition
 
 from pfl_bench.config.run_config import RunConfig
-from pfl_bench.execution.runner import Options, Watcher, execute
+from pfl_bench.execution.observer import Checkpointed, Observer
+from pfl_bench.execution.options import Execution
+from pfl_bench.execution.runner import execute
 from pfl_bench.store import writer
 from pfl_bench.store.records import DamagedError, RoundRecord, same_result
 from pfl_bench.store.store import Store
 from pfl_bench.store.stored_run import StoredRun, read_run
-from pfl_bench.store.writer import RunWriter
 
 
-class _Courier(Watcher):
+class _Courier(Observer):
     """Keeps what can be carried away at every checkpoint."""
 
     def __init__(self) -> None:
         self.loads: list[dict[str, bytes]] = []
 
-    def on_checkpoint(self, writer: RunWriter) -> None:
-        self.loads.append(writer.carry())
+    def on_checkpointed(self, event: Checkpointed) -> None:
+        self.loads.append(event.writer.carry())
 
 
 @pytest.fixture
-def options() -> Options:
+def options() -> Execution:
     dataset = toy_dataset(samples=160)
     given = (dataset, toy_partition(toy_config(), dataset))
-    return Options(Path("no-data"), workers=1, checkpoint_every=1, given=given)
+    return Execution(Path("no-data"), workers=1, checkpoint_every=1, given=given)
 
 
 def _adopt(store: Store, config: RunConfig, files: dict[str, bytes]) -> StoredRun:
@@ -58,7 +59,7 @@ def test_checkpoints_of_records_that_were_replaced_do_not_outlive_them(tmp_path:
 
 
 def test_a_repetition_half_way_to_its_place_is_carried_whole(
-    tmp_path: Path, options: Options
+    tmp_path: Path, options: Execution
 ) -> None:
     config, there = toy_config(), Store(tmp_path / "there")
     run = execute(config, Store(tmp_path / "here"), options)
@@ -70,7 +71,7 @@ def test_a_repetition_half_way_to_its_place_is_carried_whole(
     assert _adopt(there, config, moved.carry()).summary == run.summary
 
 
-def test_a_result_arrives_as_it_left(tmp_path: Path, options: Options) -> None:
+def test_a_result_arrives_as_it_left(tmp_path: Path, options: Execution) -> None:
     config, there = toy_config(), Store(tmp_path / "there")
     run = execute(config, Store(tmp_path / "here"), options)
     arrived = _adopt(there, config, run.carry())
@@ -78,7 +79,7 @@ def test_a_result_arrives_as_it_left(tmp_path: Path, options: Options) -> None:
     assert there.find(config) == arrived
 
 
-def test_a_kept_state_travels_with_its_result(tmp_path: Path, options: Options) -> None:
+def test_a_kept_state_travels_with_its_result(tmp_path: Path, options: Execution) -> None:
     config, there = toy_config(), Store(tmp_path / "there")
     run = execute(config, Store(tmp_path / "here"), replace(options, keep_state=True))
     kept, arrived = run.state(), _adopt(there, config, run.carry()).state()
@@ -86,7 +87,9 @@ def test_a_kept_state_travels_with_its_result(tmp_path: Path, options: Options) 
     assert all(torch.equal(kept.tensors[name], value) for name, value in arrived.tensors.items())
 
 
-def test_a_run_continues_in_another_store_to_the_same_end(tmp_path: Path, options: Options) -> None:
+def test_a_run_continues_in_another_store_to_the_same_end(
+    tmp_path: Path, options: Execution
+) -> None:
     config, courier = toy_config(rounds=4), _Courier()
     whole = execute(config, Store(tmp_path / "here"), options, courier)
     there = Store(tmp_path / "there")
@@ -101,7 +104,7 @@ def test_a_run_continues_in_another_store_to_the_same_end(tmp_path: Path, option
 
 @pytest.mark.parametrize("steps", range(4))
 def test_an_arrival_cut_off_between_two_writes_is_a_run_to_resume(
-    tmp_path: Path, options: Options, monkeypatch: pytest.MonkeyPatch, steps: int
+    tmp_path: Path, options: Execution, monkeypatch: pytest.MonkeyPatch, steps: int
 ) -> None:
     config, courier, there = toy_config(), _Courier(), Store(tmp_path / "there")
     run = execute(config, Store(tmp_path / "here"), options, courier)
@@ -138,7 +141,7 @@ def _cut_off_after(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
 
 @pytest.mark.parametrize("name", ["rounds.jsonl", "summary.json"])
 def test_a_result_damaged_on_its_way_is_refused_and_leaves_no_trace(
-    tmp_path: Path, options: Options, name: str
+    tmp_path: Path, options: Execution, name: str
 ) -> None:
     config, there = toy_config(), Store(tmp_path / "there")
     files = execute(config, Store(tmp_path / "here"), options).carry()
@@ -152,7 +155,9 @@ def test_a_result_damaged_on_its_way_is_refused_and_leaves_no_trace(
     ]
 
 
-def test_another_runs_result_and_other_files_are_refused(tmp_path: Path, options: Options) -> None:
+def test_another_runs_result_and_other_files_are_refused(
+    tmp_path: Path, options: Execution
+) -> None:
     files = execute(toy_config(), Store(tmp_path / "here"), options).carry()
     there = Store(tmp_path / "there")
     with pytest.raises(DamagedError, match="belongs to the run"):

@@ -1,4 +1,4 @@
-"""What several commands share: lists on the command line, where runs are computed, the runs behind
+"""What several commands share: lists on the command line, how runs are carried out, the runs behind
 a figure."""
 
 from typing import TYPE_CHECKING
@@ -7,7 +7,6 @@ from pfl_bench.base.face import face
 
 if TYPE_CHECKING:
     from pfl_bench.cli.shared import commas, figure_runs
-    from pfl_bench.cli.shared.backend import backend_options, hired, run_seeds
     from pfl_bench.cli.shared.figure_runs import (
         Wanted,
         algorithms,
@@ -16,5 +15,6 @@ if TYPE_CHECKING:
         read,
         trained_model,
     )
+    from pfl_bench.cli.shared.running import CLUSTER, execution, running_options
 
 __getattr__, __dir__, __all__ = face(__name__, __file__)

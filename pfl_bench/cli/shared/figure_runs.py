@@ -15,20 +15,21 @@ import click
 from pfl_bench.base import UserError, paths, unknown
 from pfl_bench.cli.run import gather
 from pfl_bench.cli.shared import commas
-from pfl_bench.cli.views import watch_run
+from pfl_bench.cli.shared.running import execution
+from pfl_bench.cli.views import watch_runs
 from pfl_bench.config import Profile, RunConfig, knobs
 from pfl_bench.data import Dataset, Partition
 from pfl_bench.engine import RECORDABLE, Simulator
 from pfl_bench.execution import (
+    Execution,
     Fingerprint,
-    Options,
-    choose_device,
+    Request,
     configure,
-    execute,
     load_data,
-    trained,
+    run_all,
+    trained_simulator,
 )
-from pfl_bench.plugins import algorithm_named, algorithm_names, load_algorithm, load_plugin
+from pfl_bench.plugins import algorithm_named, algorithm_names, load_algorithm
 from pfl_bench.reporting.figures import Method, Trial
 from pfl_bench.reporting.tables import known_to
 from pfl_bench.store import Store, StoredRun
@@ -44,7 +45,7 @@ class Wanted:
     chosen: dict[str, Any]
     hyper: dict[str, Any]
     seeds: int
-    options: Options
+    options: Execution
     store: Store
     quiet: bool
 
@@ -94,17 +95,10 @@ def read(
     profile says, others one."""
     if quiet:
         logging.getLogger("pfl_bench").setLevel(logging.WARNING)
-    for plugin in plugins:
-        load_plugin(Path(plugin))
-    choose_device(device)
+    options = execution(plugins=plugins, data_dir=data_dir, workers=workers, device=device)
     asked = gather(config_file, flags, sets, data_dir, profile, seeds)
     number = asked.seeds or (asked.profile.seeds if are_averaged else 1)
-    options = Options(
-        data_dir=paths.data_dir(data_dir),
-        partition=asked.chosen.get("partition"),
-        workers=workers,
-        device=device,
-    )
+    options = replace(options, partition=asked.chosen.get("partition"))
     store = Store(paths.results_dir(results_folder))
     return Wanted(asked.profile, asked.chosen, asked.hyper, number, options, store, quiet)
 
@@ -148,7 +142,8 @@ def methods(
     if missing and not wanted.quiet:
         click.echo(f"{missing} of {len(runs)} runs are not stored and run now", err=True)
     said = wanted.store.remarks()
-    trials = {p: Trial.of(run or _run(here[p], wanted), said) for p, run in runs.items()}
+    now = _run([config for place, config in here.items() if runs[place] is None], wanted)
+    trials = {p: Trial.of(run or now[here[p].request], said) for p, run in runs.items()}
     return [
         Method(load_algorithm(a).title, tuple(trials[a, k] for k in range(wanted.seeds)))
         for a in algos
@@ -168,17 +163,18 @@ def stored(config: RunConfig, store: Store) -> StoredRun | None:
     return None
 
 
-def _run(config: RunConfig, wanted: Wanted) -> StoredRun:
-    with watch_run(config, wanted.quiet) as watcher:
-        return execute(config, wanted.store, wanted.options, watcher)
+def _run(configs: Sequence[RunConfig], wanted: Wanted) -> dict[str, StoredRun]:
+    requests = [Request(config, wanted.options.partition) for config in configs]
+    with watch_runs(configs, wanted.quiet) as display:
+        return run_all(requests, wanted.store, wanted.options, display).runs
 
 
 def trained_model(wanted: Wanted, algo: str) -> Simulator:
     """The simulator of a run after its last round; the run is repeated if its state is gone."""
     _check_known(wanted.hyper, [algo])
     config = wanted.config_here(algo)
-    with watch_run(config, wanted.quiet) as watcher:
-        return trained(config, wanted.store, wanted.options, watcher)
+    with watch_runs([config], wanted.quiet) as display:
+        return trained_simulator(config, wanted.store, wanted.options, display)
 
 
 def _hyper_parameters(algo: str) -> set[str]:

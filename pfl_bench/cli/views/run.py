@@ -10,12 +10,19 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import click
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+)
 
 from pfl_bench.base import standard_error
 from pfl_bench.config import RunConfig
 from pfl_bench.data import problem
-from pfl_bench.execution import Watcher
+from pfl_bench.execution import Began, Computed, Note, Observer, Round
 from pfl_bench.reporting import advice, reference
 from pfl_bench.store import RoundRecord, StoredRun
 
@@ -29,84 +36,107 @@ def title(config: RunConfig) -> str:
 
 
 @contextlib.contextmanager
-def watch_run(config: RunConfig, quiet: bool) -> Iterator[Display]:
-    """A watcher for one run that suits where the output goes."""
+def watch_runs(configs: Sequence[RunConfig], quiet: bool) -> Iterator[Display]:
+    """A display of these runs that suits where the output goes."""
     if quiet:
-        yield Display()
+        yield Display(configs)
     elif sys.stderr.isatty():
         with _live() as progress:
-            yield _Live(progress)
+            yield _Live(configs, progress)
     else:
-        yield _Lines()
+        yield _Lines(configs)
 
 
-class Display(Watcher):
+class Display(Observer):
     """Shows nothing but what the user must know."""
 
-    seconds: Mapping[str, float] | None = None
-    """Where the time went, if the run was computed now."""
+    def __init__(self, configs: Sequence[RunConfig]):
+        self.seconds: dict[str, Mapping[str, float]] = {}
+        """Where the time went, by the requests of runs that were computed now."""
+        self._are_several = len(configs) > 1
 
-    def on_note(self, note: str) -> None:
-        click.echo(f"Note: {note}", err=True)
+    def name(self, config: RunConfig) -> str:
+        """What stands before a line on one of several runs."""
+        return f"{config.algo}, seed {config.seed}: " if self._are_several else ""
 
-    def on_end(self, seconds: Mapping[str, float]) -> None:
-        self.seconds = seconds
+    def on_note(self, event: Note) -> None:
+        click.echo(f"Note: {self.name(event.config)}{event.text}", err=True)
+
+    def on_computed(self, event: Computed) -> None:
+        self.seconds[event.config.request] = event.seconds
 
 
-class _Following(Display):
-    """Keeps what every display needs: the best accuracy and the pace."""
+class _Course:
+    """How far one run is: its best accuracy and its pace."""
 
-    def on_start(self, config: RunConfig, earlier: Sequence[RoundRecord]) -> None:
-        self.config = config
-        self.best = max((r.accuracy for r in earlier if r.accuracy is not None), default=None)
-        self.done = len(earlier)
-        self.began, self.began_at = time.monotonic(), len(earlier)
-
-    def on_round(self, record: RoundRecord) -> None:
-        self.done = record.round
-        if record.accuracy is not None:
-            self.best = max(record.accuracy, self.best or 0.0)
-
-    def left(self) -> str:
-        per_round = (time.monotonic() - self.began) / max(1, self.done - self.began_at)
-        return duration(per_round * (self.config.rounds - self.done))
+    def __init__(self, began: Began):
+        self._config, earlier = began.config, began.earlier
+        self._best = max((r.accuracy for r in earlier if r.accuracy is not None), default=None)
+        self._first, self._began = len(earlier), time.monotonic()
 
     def status(self, record: RoundRecord) -> str:
+        if record.accuracy is not None:
+            self._best = max(record.accuracy, self._best or 0.0)
         now = "not scored" if record.accuracy is None else f"{record.accuracy:.2%}"
-        best = "" if self.best is None else f", best {self.best:.2%}"
-        return f"accuracy {now}{best}, {self.left()} left"
+        best = "" if self._best is None else f", best {self._best:.2%}"
+        per_round = (time.monotonic() - self._began) / max(1, record.round - self._first)
+        left = duration(per_round * (self._config.rounds - record.round))
+        return f"accuracy {now}{best}, {left} left"
 
 
-class _Lines(_Following):
-    def on_start(self, config: RunConfig, earlier: Sequence[RoundRecord]) -> None:
-        super().on_start(config, earlier)
-        self.last = 0.0
-        click.echo(title(config), err=True)
-        if earlier:
-            click.echo(f"continues after round {len(earlier)}", err=True)
+class _Lines(Display):
+    """A line now and then."""
 
-    def on_round(self, record: RoundRecord) -> None:
-        super().on_round(record)
-        is_due = time.monotonic() - self.last >= LINE_SECONDS
-        if is_due or record.round == self.config.rounds:
-            self.last = time.monotonic()
-            click.echo(
-                f"round {record.round}/{self.config.rounds}: {self.status(record)}", err=True
-            )
+    def __init__(self, configs: Sequence[RunConfig]):
+        super().__init__(configs)
+        self._courses: dict[str, _Course] = {}
+        self._last: dict[str, float] = {}
+
+    def on_began(self, event: Began) -> None:
+        self._courses[event.config.request] = _Course(event)
+        click.echo(title(event.config), err=True)
+        if event.earlier:
+            click.echo(f"continues after round {len(event.earlier)}", err=True)
+
+    def on_round(self, event: Round) -> None:
+        key, record, rounds = event.config.request, event.record, event.config.rounds
+        status = self._courses[key].status(record)
+        is_due = time.monotonic() - self._last.get(key, 0.0) >= LINE_SECONDS
+        if is_due or record.round == rounds:
+            self._last[key] = time.monotonic()
+            name = self.name(event.config)
+            click.echo(f"{name}round {record.round}/{rounds}: {status}", err=True)
 
 
-class _Live(_Following):
-    def __init__(self, progress: Progress):
-        self.progress = progress
+class _Live(Display):
+    """A bar for each run."""
 
-    def on_start(self, config: RunConfig, earlier: Sequence[RoundRecord]) -> None:
-        super().on_start(config, earlier)
-        self.progress.console.print(title(config), highlight=False)
-        self.bar = self.progress.add_task("", total=config.rounds, completed=len(earlier))
+    def __init__(self, configs: Sequence[RunConfig], progress: Progress):
+        super().__init__(configs)
+        self._progress = progress
+        self._courses: dict[str, _Course] = {}
+        self._bars: dict[str, TaskID] = {}
 
-    def on_round(self, record: RoundRecord) -> None:
-        super().on_round(record)
-        self.progress.update(self.bar, completed=record.round, description=self.status(record))
+    def on_note(self, event: Note) -> None:
+        self._progress.console.print(
+            f"Note: {self.name(event.config)}{event.text}", markup=False, highlight=False
+        )
+
+    def on_began(self, event: Began) -> None:
+        key, done = event.config.request, len(event.earlier)
+        self._courses[key] = _Course(event)
+        if key in self._bars:  # begun once more, after a failure or for its trained model
+            self._progress.reset(self._bars[key], completed=done)
+            return
+        self._progress.console.print(title(event.config), highlight=False, markup=False)
+        name = self.name(event.config)
+        self._bars[key] = self._progress.add_task(name, total=event.config.rounds, completed=done)
+
+    def on_round(self, event: Round) -> None:
+        key = event.config.request
+        status = self.name(event.config) + self._courses[key].status(event.record)
+        bar = self._bars[key]
+        self._progress.update(bar, completed=event.record.round, description=status)
 
 
 def _live() -> Progress:
@@ -114,7 +144,7 @@ def _live() -> Progress:
         TextColumn("round"),
         MofNCompleteColumn(),
         BarColumn(),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         TimeElapsedColumn(),
         console=standard_error(),
     )
@@ -125,12 +155,12 @@ def report(
 ) -> None:
     """The end of a command: each run, and their mean where there are several.
 
-    `stored` has the keys of runs that were not computed now.
+    `stored` has the requests of runs that were not computed now.
     """
     for config, run in ended:
         click.echo(f"{title(config)} [{profile} profile]")
         _report_one(run)
-        if config.key in stored:
+        if config.request in stored:
             click.echo("                  stored earlier; --fresh computes it again")
     scores = [_best(run) for _, run in ended if run.status == "finished"]
     known = [s for s in scores if s is not None]

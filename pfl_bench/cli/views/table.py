@@ -22,9 +22,10 @@ from rich.text import Text
 
 from pfl_bench.base import standard_error, standard_output
 from pfl_bench.cli.views.run import duration
-from pfl_bench.execution import TableWatcher
+from pfl_bench.config import RunConfig
+from pfl_bench.execution import Began, Ended, Failed, Note, Observer, Pace, Round
 from pfl_bench.reporting import metric
-from pfl_bench.reporting.tables import CellPlan, Pace, Place, PlannedRun, TablePlan
+from pfl_bench.reporting.tables import CellPlan, Place, PlannedRun, TablePlan
 from pfl_bench.store import StoredRun
 
 REFRESHES_PER_SECOND = 4
@@ -33,8 +34,8 @@ SILENT_SECONDS = 30.0
 
 
 @contextlib.contextmanager
-def watch_table(plan: TablePlan, pace: Pace) -> Iterator[TableWatcher]:
-    """A watcher for one table that suits where the output goes."""
+def watch_table(plan: TablePlan, pace: Pace) -> Iterator[Observer]:
+    """A display of one table that suits where the output goes."""
     if sys.stderr.isatty():
         view = _Live(plan, pace)
         with Live(
@@ -102,37 +103,37 @@ class Countdown:
     so far really took, so that it is right however many run at once and however busy the machine.
     """
 
-    def __init__(self, runs: Sequence[PlannedRun], pace: Pace):
-        self._waiting = {run.config.key: run for run in runs}
+    def __init__(self, configs: Sequence[RunConfig], pace: Pace):
+        self._waiting = {config.request: config for config in configs}
         self._pace = pace
         self._shares: dict[str, float] = {}
-        self._trained: list[PlannedRun] = []
+        self._computed: list[RunConfig] = []
         self._began: float | None = None
-        self._total = len(runs)
+        self._total = len(configs)
 
     def begin(self) -> None:
         """The clock starts with the first run: that its process had to start says nothing."""
         if self._began is None:
             self._began = time.monotonic()
 
-    def advance(self, run: PlannedRun, share: float) -> None:
-        """`run` has completed this share of its part in the table."""
-        self._shares[run.config.key] = share
+    def advance(self, config: RunConfig, share: float) -> None:
+        """A run has completed this share of its part in the table."""
+        self._shares[config.request] = share
 
-    def end(self, run: PlannedRun, stored: StoredRun | None) -> None:
-        """`run` has ended; a failed one has nothing stored and, like a skipped one, no weight."""
-        del self._waiting[run.config.key]
-        self._shares.pop(run.config.key, None)
+    def end(self, config: RunConfig, stored: StoredRun | None) -> None:
+        """A run has ended; a failed one has nothing stored and, like a skipped one, no weight."""
+        del self._waiting[config.request]
+        self._shares.pop(config.request, None)
         if stored is not None and stored.status != "skipped":
             self._pace.learn(stored)
-            self._trained.append(run)
+            self._computed.append(config)
 
     def seconds_left(self) -> float | None:
         """None before there is anything to tell it from."""
         # Copies, because the display asks from a thread of its own.
-        waiting, shares, trained = dict(self._waiting), dict(self._shares), list(self._trained)
-        expected = {run.config.key: self._pace.left(run.config) for run in waiting.values()}
-        passed = [self._pace.left(run.config) for run in trained]
+        waiting, shares, computed = dict(self._waiting), dict(self._shares), list(self._computed)
+        expected = {key: self._pace.left(config) for key, config in waiting.items()}
+        passed = [self._pace.left(config) for config in computed]
         known = [seconds for seconds in (*expected.values(), *passed) if seconds]
         typical = statistics.fmean(known) if known else 1.0
         weights = {key: seconds or typical for key, seconds in expected.items()}
@@ -148,42 +149,46 @@ class Countdown:
         return text if seconds is None else f"{text}, about {duration(seconds)} left"
 
 
-class _Following(TableWatcher):
+class _Following(Observer):
     """Keeps what both displays need: the plan as it stands, and the countdown."""
 
     def __init__(self, plan: TablePlan, pace: Pace):
         self.plan = plan
-        self.countdown = Countdown(plan.missing(), pace)
-        self.running: dict[str, tuple[PlannedRun, int]] = {}
+        self.planned = {run.config.request: run for run in plan.missing()}
+        self.countdown = Countdown([run.config for run in self.planned.values()], pace)
+        self.rounds: dict[str, int] = {}
+        """Of the runs that go on, the last round."""
         self._first_round: dict[str, int] = {}
 
-    def on_begin(self, run: PlannedRun, round: int) -> None:
+    def label(self, config: RunConfig) -> str:
+        return label(self.planned[config.request])
+
+    def on_began(self, event: Began) -> None:
         self.countdown.begin()
-        self._first_round[run.config.key] = round
-        self.running = {**self.running, run.config.key: (run, round)}
+        self._first_round[event.config.request] = len(event.earlier)
+        self.rounds = {**self.rounds, event.config.request: len(event.earlier)}
 
-    def on_round(self, run: PlannedRun, round: int) -> None:
-        self.running = {**self.running, run.config.key: (run, round)}
-        first = self._first_round[run.config.key]
-        self.countdown.advance(run, (round - first) / max(1, run.config.rounds - first))
+    def on_round(self, event: Round) -> None:
+        config, round = event.config, event.record.round
+        self.rounds = {**self.rounds, config.request: round}
+        first = self._first_round[config.request]
+        self.countdown.advance(config, (round - first) / max(1, config.rounds - first))
 
-    def on_end(self, run: PlannedRun, stored: StoredRun) -> None:
-        self.plan = self.plan.with_run(stored)
-        self._gone(run, stored)
+    def on_ended(self, event: Ended) -> None:
+        self.plan = self.plan.with_run(event.config, event.run)
+        self._gone(event.config, event.run)
 
-    def on_failure(self, run: PlannedRun, error: str) -> None:
-        self._gone(run, None)
+    def on_failed(self, event: Failed) -> None:
+        self._gone(event.config, None)
 
     def under_way(self) -> list[str]:
         """A line for each run that goes on."""
-        return [
-            f"{label(run)}: round {at}/{run.config.rounds}" for run, at in self.running.values()
-        ]
+        going = [(self.planned[key], round) for key, round in self.rounds.items()]
+        return [f"{label(run)}: round {round}/{run.config.rounds}" for run, round in going]
 
-    def _gone(self, run: PlannedRun, stored: StoredRun | None) -> None:
-        key = run.config.key
-        self.running = {other: at for other, at in self.running.items() if other != key}
-        self.countdown.end(run, stored)
+    def _gone(self, config: RunConfig, stored: StoredRun | None) -> None:
+        self.rounds = {key: round for key, round in self.rounds.items() if key != config.request}
+        self.countdown.end(config, stored)
 
 
 class _Lines(_Following):
@@ -191,21 +196,21 @@ class _Lines(_Following):
 
     _last = -math.inf
 
-    def on_note(self, run: PlannedRun, note: str) -> None:
-        click.echo(f"Note: {label(run)}: {note}", err=True)
+    def on_note(self, event: Note) -> None:
+        click.echo(f"Note: {self.label(event.config)}: {event.text}", err=True)
 
-    def on_round(self, run: PlannedRun, round: int) -> None:
-        super().on_round(run, round)
+    def on_round(self, event: Round) -> None:
+        super().on_round(event)
         if time.monotonic() - self._last >= SILENT_SECONDS:
             self._say("; ".join(self.under_way()))
 
-    def on_end(self, run: PlannedRun, stored: StoredRun) -> None:
-        super().on_end(run, stored)
-        self._say(f"{label(run)}: {_ending(stored)}")
+    def on_ended(self, event: Ended) -> None:
+        super().on_ended(event)
+        self._say(f"{self.label(event.config)}: {_ending(event.run)}")
 
-    def on_failure(self, run: PlannedRun, error: str) -> None:
-        super().on_failure(run, error)
-        self._say(f"{label(run)}: failed: {error}")
+    def on_failed(self, event: Failed) -> None:
+        super().on_failed(event)
+        self._say(f"{self.label(event.config)}: failed: {event.error}")
 
     def _say(self, what: str) -> None:
         self._last = time.monotonic()
@@ -219,21 +224,25 @@ class _Live(_Following):
 
     console: Console
 
-    def on_note(self, run: PlannedRun, note: str) -> None:
-        self.console.print(f"Note: {label(run)}: {note}", markup=False, highlight=False)
+    def on_note(self, event: Note) -> None:
+        self._print(f"Note: {self.label(event.config)}: {event.text}")
 
-    def on_failure(self, run: PlannedRun, error: str) -> None:
-        super().on_failure(run, error)
-        self.console.print(f"{label(run)} failed: {error}", markup=False, highlight=False)
+    def on_failed(self, event: Failed) -> None:
+        super().on_failed(event)
+        self._print(f"{self.label(event.config)} failed: {event.error}")
 
     def picture(self) -> RenderableType:
+        going = [(self.planned[key], round) for key, round in self.rounds.items()]
         shares = {
             place: f"{round / run.config.rounds:.0%}"
-            for run, round in self.running.values()
+            for run, round in going
             for place in run.places
         }
         under_way = map(Text, self.under_way())
         return Group(Text(str(self.countdown)), *under_way, grid(self.plan, shares))
+
+    def _print(self, text: str) -> None:
+        self.console.print(text, markup=False, highlight=False)
 
 
 def _ending(stored: StoredRun) -> str:

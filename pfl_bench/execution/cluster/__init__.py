@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from pfl_bench.base.face import face
 
 if TYPE_CHECKING:
-    from pfl_bench.execution.cluster.ray import RayCluster, require_ray
+    from pfl_bench.execution.cluster.backend import ray_cluster
+    from pfl_bench.execution.cluster.connection import require_ray
 
 __getattr__, __dir__, __all__ = face(__name__, __file__)

@@ -17,17 +17,15 @@ if TYPE_CHECKING:
     )
     from pfl_bench.reporting.tables.plan import (
         CellPlan,
-        Pace,
         Place,
         PlannedRun,
         TablePlan,
-        data_of,
-        estimate,
+        check_runnable,
         fingerprints,
         foresee,
         known_to,
         plan_table,
-        work_per_round,
+        run_missing,
     )
     from pfl_bench.reporting.tables.render import (
         agreement_note,

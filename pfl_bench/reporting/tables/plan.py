@@ -1,7 +1,6 @@
-"""What a table needs: the runs of each cell, which of them are stored, which cannot take place,
-and how long the rest will take.
+"""What a table needs: the runs of each cell, which of them are stored and which cannot take place.
 
-Nothing here trains. Running what is missing is in `workers`, showing the table in `render`.
+What is missing goes the road of all runs, `execution.run_all`; showing the table is in `render`.
 """
 
 from __future__ import annotations
@@ -19,9 +18,18 @@ from pfl_bench import data
 from pfl_bench.base import UserError, unknown
 from pfl_bench.config import Profile, RunConfig
 from pfl_bench.engine import Simulator
-from pfl_bench.execution import Fingerprint, configure, load_data
+from pfl_bench.execution import (
+    Execution,
+    Fingerprint,
+    Observer,
+    Request,
+    configure,
+    data_key,
+    load_data,
+    run_all,
+)
 from pfl_bench.plugins import load_algorithm, method_facts
-from pfl_bench.privacy import Threat, with_attack
+from pfl_bench.privacy import Attack, check_attackable, with_attack
 from pfl_bench.reporting.metrics import metric
 from pfl_bench.reporting.tables.spec import Cell, TableSpec, table_names
 from pfl_bench.store import Store, StoredRun
@@ -108,15 +116,12 @@ class CellPlan:
 class PlannedRun:
     """A run that has yet to take place, or to be attacked, and the cells that want it."""
 
-    config: RunConfig
-    partition: str | None
+    request: Request
     places: tuple[Place, ...]
-    threat: Threat | None = None
 
-    def result(self, store: Store) -> StoredRun | None:
-        """What is stored of it, whole: where the table shows an attack, the attack included."""
-        run = store.find(self.config)
-        return run if run is None or self.threat is None else with_attack(run, self.threat)
+    @property
+    def config(self) -> RunConfig:
+        return self.request.config
 
 
 @dataclass(frozen=True)
@@ -143,22 +148,23 @@ class TablePlan:
 
         The first seed of every cell comes before the second of any, so that an interrupted table
         is thin rather than half empty. Within a seed, runs on the same data follow each other."""
+        follow_up = None if self.spec.threat is None else Attack(self.spec.threat)
         wanted: dict[str, PlannedRun] = {}
         data_order: dict[str, int] = {}
         ranks: dict[str, tuple[int, int]] = {}
         for place, cell in self.cells.items():
             for config in cell.missing:
-                data = data_order.setdefault(data_of(config), len(data_order))
-                known = wanted.get(config.key)
-                partition = cell.cell.chosen.get("partition")
+                data = data_order.setdefault(data_key(config), len(data_order))
+                known = wanted.get(config.request)
+                request = Request(config, cell.cell.chosen.get("partition"), follow_up)
                 places = (*known.places, place) if known else (place,)
-                wanted[config.key] = PlannedRun(config, partition, places, self.spec.threat)
-                ranks.setdefault(config.key, (cell.configs.index(config), data))
-        return [wanted[key] for key in sorted(wanted, key=ranks.__getitem__)]
+                wanted[config.request] = PlannedRun(request, places)
+                ranks.setdefault(config.request, (cell.configs.index(config), data))
+        return [wanted[name] for name in sorted(wanted, key=ranks.__getitem__)]
 
-    def with_run(self, run: StoredRun) -> TablePlan:
-        """The plan once `run` has ended."""
-        cells = {place: _with_run(cell, run) for place, cell in self.cells.items()}
+    def with_run(self, config: RunConfig, run: StoredRun) -> TablePlan:
+        """The plan once the run of `config` has ended."""
+        cells = {place: _with_run(cell, config, run) for place, cell in self.cells.items()}
         return replace(self, cells=cells)
 
     def retold(self, spec: TableSpec) -> TablePlan:
@@ -183,9 +189,9 @@ def plan_table(
     stored: dict[str, StoredRun | None] = {}
 
     def find(config: RunConfig) -> StoredRun | None:
-        if config.key not in stored:
-            stored[config.key] = _stored(config, store, spec)
-        return stored[config.key]
+        if config.request not in stored:
+            stored[config.request] = _stored(config, store, spec)
+        return stored[config.request]
 
     cells = {}
     for place, cell in spec.cells.items():
@@ -194,14 +200,14 @@ def plan_table(
             chosen["model"] = profile.trained_model(cell.chosen["model"])
         make = partial(configure, profile, chosen, cell.hyper, data_dir)
         try:
-            configs = _seeded(make(fingerprint), seeds)
+            configs = tuple(make(fingerprint).seeded(seeds))
         except UserError as error:
             cells[place] = CellPlan(cell, (), (), str(error))
             continue
         if fingerprint is not None and not any(map(find, configs)):
             # Results may also come from the data that are here, if there are any.
             with contextlib.suppress(UserError):
-                here = _seeded(make(), seeds)
+                here = tuple(make().seeded(seeds))
                 configs = here if any(map(find, here)) else configs
         runs = tuple(map(find, configs))
         cells[place] = _known(CellPlan(cell, configs, runs, peer=partial(_peer, store)))
@@ -213,10 +219,6 @@ def _peer(store: Store, config: RunConfig, algo: str) -> StoredRun | None:
         return None
     run = store.find(replace(config, **method_facts(algo, config.model), record=()))
     return run if _has(run, "finished") else None
-
-
-def _seeded(first: RunConfig, seeds: int) -> tuple[RunConfig, ...]:
-    return tuple(replace(first, seed=first.seed + k) for k in range(seeds))
 
 
 def fingerprints(runs: Iterable[StoredRun]) -> dict[tuple[str, str], list[str]]:
@@ -264,131 +266,59 @@ def _stored(config: RunConfig, store: Store, spec: TableSpec) -> StoredRun | Non
     return run if spec.metric != "overhead" or (run.summary or {}).get("timed") else None
 
 
+def check_runnable(plan: TablePlan) -> None:
+    """Refuse, before anything trains, a table that cannot be made whole."""
+    for (row, column), reason in plan.misconfigured.items():
+        raise UserError(
+            f"the cell {row!r}, {column!r} cannot be run: {reason} (--rows and --columns can leave "
+            "it out)"
+        )
+    if plan.spec.threat is not None:
+        for (row, column), cell in plan.cells.items():
+            check_attackable(cell.configs[0], f"the cell {row!r}, {column!r}")
+
+
+def run_missing(
+    plan: TablePlan, store: Store, options: Execution, observer: Observer | None = None
+) -> tuple[TablePlan, dict[str, str]]:
+    """The plan once all that it misses has run, and why runs failed, by the `request` of each."""
+    check_runnable(plan)
+    if plan.spec.metric == "overhead":
+        options = replace(options, timed=True)
+    missing = plan.missing()
+    outcome = run_all([run.request for run in missing], store, options, observer)
+    for run in missing:
+        if run.config.request in outcome.runs:
+            plan = plan.with_run(run.config, outcome.runs[run.config.request])
+    return plan, outcome.failures
+
+
 def foresee(plan: TablePlan, data_dir: Path) -> TablePlan:
     """The plan with every cell marked that would turn out impossible: the data is dealt, not
     trained on."""
-    asked = {cell.missing[0].key for cell in plan.cells.values() if cell.missing}
-    runs = [run for run in plan.missing() if run.config.key in asked]
-    reasons = {run.config.key: _obstacle(run, data_dir) for run in runs}
+    asked = {cell.missing[0].request for cell in plan.cells.values() if cell.missing}
+    runs = [run for run in plan.missing() if run.config.request in asked]
+    reasons = {run.config.request: _obstacle(run, data_dir) for run in runs}
     cells = {
-        place: replace(cell, impossible=reasons[cell.missing[0].key]) if cell.missing else cell
+        place: replace(cell, impossible=reasons[cell.missing[0].request]) if cell.missing else cell
         for place, cell in plan.cells.items()
     }
     return replace(plan, cells=cells)
 
 
-Kind = tuple[str, str, str]
-"""Dataset, source and model: with the algorithm, what a run's pace depends on."""
-
-
-class Pace:
-    """How long runs take, learnt from the rounds that were measured.
-
-    Seconds are taken to grow with rounds, local epochs and the samples trained on. An algorithm not
-    yet measured on a dataset and model is taken to cost, beside those that were, what it costs
-    beside them elsewhere; and if nothing is known of it, what they do on average.
-
-    A display may ask from a thread of its own while another learns: what is asked is never changed,
-    but replaced.
-    """
-
-    def __init__(self) -> None:
-        self._measured: dict[tuple[str, Kind], tuple[float, float]] = {}
-        self._begun: dict[str, int] = {}
-
-    @classmethod
-    def of(cls, store: Store) -> Pace:
-        """From all that is stored, unfinished runs included."""
-        pace = cls()
-        for run in store.all():
-            pace.learn(run)
-        return pace
-
-    def learn(self, run: StoredRun) -> None:
-        # A configuration of another version, or written by hand.
-        with contextlib.suppress(KeyError, TypeError, ValueError, ArithmeticError):
-            config = RunConfig.from_dict(run.config)
-            if run.status == "interrupted":
-                records = run.records()
-                self._begun = {**self._begun, run.key: len(records)}
-                self._add(config, len(records), sum(r.total_seconds for r in records))
-            elif run.is_final:
-                self._add(config, _summary(run)["rounds"], _summary(run)["total_seconds"])
-
-    def left(self, config: RunConfig) -> float | None:
-        """Seconds that a run, perhaps begun, still takes; None if nothing like it was measured."""
-        rate = self._rate(config.algo, _kind(config))
-        rounds = config.rounds - self._begun.get(config.key, 0)
-        return None if rate is None else max(0, rounds) * work_per_round(config) * rate
-
-    def _rate(self, algo: str, kind: Kind) -> float | None:
-        """Seconds per pass over a whole dataset."""
-        rates = {place: seconds / work for place, (work, seconds) in self._measured.items() if work}
-        if (algo, kind) in rates:
-            return rates[algo, kind]
-        others = {other: rate for (other, where), rate in rates.items() if where == kind}
-        guesses = [
-            rate / rates[other, where] * others[other]
-            for (one, where), rate in rates.items()
-            for other in others
-            if one == algo and rates.get((other, where))
-        ]
-        return statistics.fmean(guesses or others.values()) if others else None
-
-    def _add(self, config: RunConfig, rounds: int, seconds: float) -> None:
-        work, before = self._measured.get((config.algo, _kind(config)), (0.0, 0.0))
-        work += rounds * work_per_round(config)
-        place = (config.algo, _kind(config))
-        self._measured = {**self._measured, place: (work, before + seconds)}
-
-
-def _kind(config: RunConfig) -> Kind:
-    return config.dataset, config.source, config.model
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """Seconds left for the runs that can be estimated, one at a time, and how many cannot."""
-
-    seconds: float
-    unknown: int
-
-
-def estimate(plan: TablePlan, pace: Pace) -> Estimate:
-    """The time that the missing runs will take, at the pace of the measured ones."""
-    times = [pace.left(run.config) for run in plan.missing()]
-    return Estimate(sum(t for t in times if t is not None), times.count(None))
-
-
-def work_per_round(config: RunConfig) -> float:
-    """The share of the dataset that is trained on in a round, epochs counted."""
-    joining = statistics.fmean(config.joining_ratio)
-    kept = config.clients / (config.sampled_from or config.clients)
-    return config.local_epochs * config.fraction * joining * kept
-
-
-def data_of(config: RunConfig) -> str:
-    """All that decides a run's data and who holds it."""
-    names = (
-        "dataset", "source", "data_fingerprint", "fraction", "partition_seed", "setting", "beta",
-        "clients", "sampled_from", "classes_per_client", "image_size",
-    )  # fmt: skip
-    return repr([getattr(config, name) for name in names])
-
-
 def _obstacle(run: PlannedRun, data_dir: Path) -> str | None:
     try:
-        dataset, partition = load_data(run.config, data_dir, run.partition)
+        dataset, partition = load_data(run.config, data_dir, run.request.partition)
         return Simulator(load_algorithm(run.config.algo), run.config, dataset, partition).impossible
     except UserError as error:
         return str(error)
 
 
-def _with_run(cell: CellPlan, run: StoredRun) -> CellPlan:
-    keys = [config.key for config in cell.configs]
-    if run.key not in keys:
+def _with_run(cell: CellPlan, config: RunConfig, run: StoredRun) -> CellPlan:
+    requests = [each.request for each in cell.configs]
+    if config.request not in requests:
         return cell
-    k = keys.index(run.key)
+    k = requests.index(config.request)
     return _known(replace(cell, runs=(*cell.runs[:k], run, *cell.runs[k + 1 :])))
 
 

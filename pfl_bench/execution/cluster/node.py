@@ -2,7 +2,7 @@
 
 A node needs this package and nothing else: data, plugins and the checkpoint to continue from arrive
 with the order, and the run is computed in a temporary folder of the node's own. Who orders runs and
-keeps their results is in `cluster`; the cluster's software appears here as a way to post letters.
+keeps their results is in `backend`; the cluster's software appears here as a way to post letters.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import stat
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -30,12 +30,14 @@ import pfl_bench.datasets
 from pfl_bench.base import VERSION
 from pfl_bench.config import RunConfig
 from pfl_bench.data import Dataset, Partition
-from pfl_bench.execution.runner import Options, Watcher, execute
-from pfl_bench.execution.workers import Began, News, Note, Round, reason_of
+from pfl_bench.execution.observer import Checkpointed, Event, Observer, Round
+from pfl_bench.execution.options import Execution
+from pfl_bench.execution.runner import execute
+from pfl_bench.execution.worker import reason_of
 from pfl_bench.plugins import check_plugin, load_plugin
-from pfl_bench.store import RoundRecord, RunWriter, Store
+from pfl_bench.store import Store
 
-NEWS_SECONDS = 0.25
+ROUND_SECONDS = 0.25
 """Rounds are told at most this often: a display does not show more."""
 
 STALE_SECONDS = 60.0
@@ -81,7 +83,7 @@ class Answer:
     """Why nothing can be ordered from this node."""
 
 
-Post = Callable[[News | Saved], None]
+Post = Callable[[Event | Saved], None]
 
 
 def carry_out(
@@ -93,7 +95,7 @@ def carry_out(
     # Data shared by the runs of a node cannot be written to; no run does.
     warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
     config = RunConfig.from_dict(order.config)
-    options = Options(
+    options = Execution(
         data_dir=Path(),
         workers=order.workers,
         device=order.device,
@@ -141,26 +143,21 @@ def _is_ours_and_old(place: Path) -> bool:
     return stat.S_ISDIR(found.st_mode) and is_ours and is_old
 
 
-class _Reporter(Watcher):
-    """Tells how the run goes."""
+class _Reporter(Observer):
+    """Posts how the run goes."""
 
     def __init__(self, post: Post):
         self._post = post
         self._told = 0.0
 
-    def on_start(self, config: RunConfig, earlier: Sequence[RoundRecord]) -> None:
-        self._post(Began(len(earlier)))
-
-    def on_round(self, record: RoundRecord) -> None:
-        if time.monotonic() - self._told >= NEWS_SECONDS:
+    def tell(self, event: Event) -> None:
+        if isinstance(event, Checkpointed):
+            self._post(Saved(event.writer.records[-1].round, event.writer.carry()))
+        elif not isinstance(event, Round):
+            self._post(event)
+        elif time.monotonic() - self._told >= ROUND_SECONDS:
             self._told = time.monotonic()
-            self._post(Round(record.round))
-
-    def on_checkpoint(self, writer: RunWriter) -> None:
-        self._post(Saved(writer.records[-1].round, writer.carry()))
-
-    def on_note(self, note: str) -> None:
-        self._post(Note(note))
+            self._post(event)
 
 
 # --- the same code on both sides ------------------------------------------------------------------

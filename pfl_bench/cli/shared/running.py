@@ -1,0 +1,115 @@
+"""The options that say how runs are carried out, declared and checked once for all commands."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pfl_bench.base import UserError, paths, unknown
+
+if TYPE_CHECKING:
+    from pfl_bench.execution import Execution
+
+Command = Callable[..., Any]
+
+_OPTIONS = {
+    "plugins": click.option(
+        "--plugin", "plugins", multiple=True, metavar="FILE", help="An algorithm in a file."
+    ),
+    "data_dir": click.option(
+        "--data-dir", metavar="DIR", help="Prepared datasets; implies --source real."
+    ),
+    "jobs": click.option(
+        "--jobs", type=click.IntRange(1, 256),
+        help="Runs at a time, each with its share of the cores (default: 1; with ray, all that "
+        "fit).",
+    ),
+    "workers": click.option(
+        "--workers", type=click.IntRange(1, 256),
+        help="Parallel clients per run (default: its share of the cores).",
+    ),
+    "device": click.option(
+        "--device", default="auto", metavar="NAME", help="auto, cpu, cuda or mps."
+    ),
+    "checkpoint_every": click.option(
+        "--checkpoint-every", type=click.IntRange(min=1), help="Save after so many rounds."
+    ),
+    "tensorboard": click.option(
+        "--tensorboard", metavar="DIR", help="Also write scalars here for TensorBoard."
+    ),
+    "fresh": click.option(
+        "--fresh", is_flag=True, help="Repeat a run that is already stored."
+    ),
+    "backend": click.option(
+        "--backend", default="local", metavar="NAME", show_default=True,
+        help="local, or ray: on a Ray cluster.",
+    ),
+    "address": click.option(
+        "--address", metavar="HOST:PORT",
+        help="A running Ray cluster, or auto (default: RAY_ADDRESS, else one is started).",
+    ),
+    "gpus": click.option(
+        "--gpus", type=click.FloatRange(0, 1),
+        help="Share of a card per run, with ray (default: 1 where there are any).",
+    ),
+}  # fmt: skip
+CLUSTER = ("backend", "address", "gpus")
+
+
+def running_options(*names: str) -> Callable[[Command], Command]:
+    """These options, in this order."""
+
+    def decorate(command: Command) -> Command:
+        for name in reversed(names):
+            command = _OPTIONS[name](command)
+        return command
+
+    return decorate
+
+
+def execution(
+    *,
+    plugins: tuple[str, ...] = (),
+    data_dir: str | None = None,
+    tensorboard: str | None = None,
+    device: str = "auto",
+    backend: str = "local",
+    address: str | None = None,
+    gpus: float | None = None,
+    **options: Any,
+) -> Execution:
+    """How to run, from the flags of a command; refused at once where that cannot be. The plugins
+    are loaded, because what else is said of a run may name them."""
+    from pfl_bench.execution import PLACES, Execution, check_installed, choose_device
+    from pfl_bench.plugins import load_plugin
+
+    if backend not in PLACES:
+        raise unknown("backend", backend, PLACES)
+    if backend == "local":
+        for flag, value in (("--address", address), ("--gpus", gpus)):
+            if value is not None:
+                raise UserError(f"{flag} goes with --backend ray")
+        choose_device(device)
+    else:
+        from pfl_bench.execution.cluster import require_ray
+
+        require_ray()
+        address = address or os.environ.get("RAY_ADDRESS") or None
+    if tensorboard is not None:
+        check_installed()
+    for plugin in plugins:
+        load_plugin(Path(plugin))
+    return Execution(
+        paths.data_dir(data_dir),
+        where=backend,
+        device=device,
+        plugins=tuple(map(Path, plugins)),
+        tensorboard=None if tensorboard is None else paths.user_path(tensorboard),
+        address=address,
+        gpus=gpus,
+        **options,
+    )
