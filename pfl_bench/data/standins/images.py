@@ -109,7 +109,9 @@ LOOKS = {
     "mnist": replace(PHOTOS, glyphs=DIGITS, channels=1, side=28, negative=0.0),
     "cifar10": PHOTOS,
     "cifar100": replace(PHOTOS, glyphs=SIGNS[:100], samples=3000, rotation=15, clutter=1),
-    "tinyimagenet": replace(PHOTOS, glyphs=SIGNS, side=64, samples=4000, rotation=15, clutter=1),
+    "tinyimagenet": replace(
+        PHOTOS, glyphs=SIGNS, side=64, samples=6000, rotation=15, negative=0.25, clutter=1
+    ),
 }
 
 
