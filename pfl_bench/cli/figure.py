@@ -28,7 +28,7 @@ SOME = "fedavg,fedper,fedcp"
 # What decides who gets which sample; the model, because a profile may have a word on it.
 _OF_DATA = (
     "dataset", "source", "fraction", "setting", "beta", "clients", "of", "classes_per_client",
-    "partition", "partition_seed", "model",
+    "partition", "partition_seed", "image_size", "model",
 )  # fmt: skip
 # What a run has beside its method; which series to record follows from the figure.
 _OF_RUN = tuple(name for name in SETTINGS if name not in ("algo", "record"))

@@ -26,9 +26,13 @@ QUANTILES = {"min": 0.0, "10 %": 0.1, "median": 0.5, "90 %": 0.9, "max": 1.0}
 @of_data
 @click.option("--all", "every_client", is_flag=True, help="A line per client, however many.")
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
+@click.option(
+    "--export", metavar="pfllib:PATH", help="Also write data and partition as PFLlib keeps them."
+)
 def partition(
     every_client: bool,
     as_json: bool,
+    export: str | None,
     profile: str | None,
     data_dir: str | None,
     config_file: str | None,
@@ -40,11 +44,16 @@ def partition(
     a part of the data (--fraction 1 takes all of it).
     """
     from pfl_bench.cli.shared import figure_runs
-    from pfl_bench.data import problem
+    from pfl_bench.data import problem, write_pfllib
+    from pfl_bench.execution import pfllib_path
 
+    target = None if export is None else pfllib_path(export, "--export")
     wanted = figure_runs.read(settings, profile=profile, data_dir=data_dir, config_file=config_file)
     config, dataset, dealt = figure_runs.dealt(wanted)
     histogram = dealt.histogram(dataset.y, dataset.classes)
+    if target is not None:
+        write_pfllib(target, dataset, dealt, setting=config.setting, beta=config.beta)
+        click.echo(f"wrote {target}, for PFLlib and for --partition {export}", err=True)
     if as_json:
         click.echo(_as_json(config, wanted.profile.name, dataset, dealt, histogram))
         return

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         subset,
     )
     from pfl_bench.data.pfllib import read_pfllib
+    from pfl_bench.data.pfllib_export import write_pfllib
     from pfl_bench.data.registry import (
         Card,
         Dataset,

@@ -142,17 +142,17 @@ def _images(x: np.ndarray, file: Path) -> np.ndarray:
     if not (np.abs(x) <= 1).all():
         raise UserError(f"{file} holds pixels outside [-1, 1]")
     pixels = np.rint((x * 0.5 + 0.5) * 255).astype(np.uint8)
-    return pixels if np.array_equal(_scaled(pixels), x) else x
+    return pixels if np.array_equal(scaled(pixels), x) else x
 
 
-def _scaled(pixels: np.ndarray) -> np.ndarray:
+def scaled(pixels: np.ndarray) -> np.ndarray:
     """The values PFLlib makes of bytes, to the bit."""
     return (pixels.astype(np.float32) / 255 - 0.5) / 0.5
 
 
 def _joined(parts: list[np.ndarray]) -> np.ndarray:
     if any(part.dtype == np.float32 for part in parts):
-        parts = [_scaled(part) if part.dtype == np.uint8 else part for part in parts]
+        parts = [scaled(part) if part.dtype == np.uint8 else part for part in parts]
     return np.concatenate(parts)
 
 

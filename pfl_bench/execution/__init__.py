@@ -5,7 +5,13 @@ from typing import TYPE_CHECKING
 from pfl_bench.base.face import face
 
 if TYPE_CHECKING:
-    from pfl_bench.execution.configuration import Fingerprint, configure, data_key, load_data
+    from pfl_bench.execution.configuration import (
+        Fingerprint,
+        configure,
+        data_key,
+        load_data,
+        pfllib_path,
+    )
     from pfl_bench.execution.estimates import (
         Pace,
         estimate,

@@ -60,7 +60,7 @@ def configure(
         data.describe(dataset, data_dir)
     partition = chosen.get("partition")
     if partition is not None:
-        return _configure_pfllib(profile, chosen, hyper, _pfllib_path(partition))
+        return _configure_pfllib(profile, chosen, hyper, pfllib_path(partition))
     name = chosen.get("dataset") or profile.run.get("dataset") or Settings().dataset
     spec = data.describe(name, data_dir)
     name = spec.name
@@ -221,7 +221,7 @@ def load_data(
                 f"the run {config.key} uses a PFLlib partition; say where with --partition "
                 f"{PFLLIB}PATH"
             )
-        dataset, dealt = _pfllib(_pfllib_path(partition))
+        dataset, dealt = _pfllib(pfllib_path(partition))
         found = f"{dataset.fingerprint}-{dealt.fingerprint}"
         _must_be(config.data_fingerprint, found, dataset.name)
         return dataset, dealt
@@ -295,7 +295,8 @@ def _pfllib(path: Path) -> tuple[Dataset, Partition]:
     return read_pfllib(path)
 
 
-def _pfllib_path(text: str) -> Path:
+def pfllib_path(text: str, option: str = "--partition") -> Path:
+    """The folder of a partition in PFLlib's layout."""
     if not text.startswith(PFLLIB):
-        raise UserError(f"--partition cannot be {shown(text)}; allowed: {PFLLIB}PATH")
+        raise UserError(f"{option} cannot be {shown(text)}; allowed: {PFLLIB}PATH")
     return user_path(text.removeprefix(PFLLIB))
