@@ -225,7 +225,7 @@ def _show_plan(plan: TablePlan, store: Store, options: Execution) -> None:
         )
     if time.unknown:
         click.echo(f"time left:  unknown until measured for {time.unknown} runs")
-    if runs and spec.threat is not None:
+    if runs and spec.is_attacked:
         click.echo("            training alone; the attacks come on top")
 
 

@@ -70,17 +70,19 @@ def attacked(
 
 @dataclass(frozen=True)
 class Attack:
-    """The attack as what follows on a run."""
+    """One or more attacks as what follows on a run."""
 
-    threat: Threat
+    threats: tuple[Threat, ...]
 
     def result(self, run: StoredRun) -> StoredRun | None:
-        return with_attack(run, self.threat)
+        found = [with_attack(run, threat) for threat in self.threats]
+        return None if None in found else found[0]
 
     def compute(
         self, config: RunConfig, store: Store, options: Execution, observer: Observer
     ) -> StoredRun:
-        return attacked(config, store, options, self.threat, observer)
+        found = [attacked(config, store, options, threat, observer) for threat in self.threats]
+        return found[0]
 
 
 @dataclass(frozen=True)

@@ -94,6 +94,11 @@ class Threat:
         victims = (run.attachment(self.name) or {}).get("victims")
         return victims if isinstance(victims, list) and all(map(_is_sound, victims)) else []
 
+    def beside(self, other: Threat) -> str:
+        """The knobs that differ from those of another attack."""
+        there = as_dict(other)
+        return ", ".join(f"{k}={v}" for k, v in as_dict(self).items() if v != there[k])
+
     def __str__(self) -> str:
         method = {"dlg": "DLG", "inverting": "Inverting gradients"}[self.method]
         images = "1 image" if self.batch_size == 1 else f"{self.batch_size} images"

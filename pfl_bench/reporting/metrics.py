@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from pfl_bench.base import UserError, unknown
@@ -70,14 +70,20 @@ def _test_loss(run: StoredRun) -> float | None:
     return next((loss for loss in losses if loss is not None), None)
 
 
-def _psnr(run: StoredRun) -> float | None:
-    """The mean over the attacked images; None where nothing was attacked."""
-    values = attack_figures(run)
-    return statistics.fmean(values) if values else None
+def _similarity(name: str, title: str, unit: str, how: str) -> Metric:
+    """How close an attack came, in the mean over the attacked images; the lower, the safer."""
+
+    def mean(run: StoredRun) -> float | None:
+        values = attack_figures(run, name)
+        return statistics.fmean(values) if values else None
+
+    how = f"{how}; the lower, the less is given away (docs/privacy.md)"
+    each = partial(attack_figures, name=name)
+    return Metric(name, title, mean, unit, better="low", each=each, how=how)
 
 
-def attack_figures(run: StoredRun, name: str = "psnr") -> list[float]:
-    """The PSNR of every attacked image, or another of the values that an attack stores of each."""
+def attack_figures(run: StoredRun, name: str) -> list[float]:
+    """One of the values that an attack stores of every attacked image."""
     victims = (run.summary or {}).get("attack", {}).get("victims", [])
     return [value for victim in victims for value in victim[name]]
 
@@ -186,15 +192,25 @@ _OF_ALL = (
         how="the share of clients with fewer right answers in the best round than always answering "
         f"the client's most frequent training class gives; {_MODEL}",
     ),
-    Metric(
+    _similarity(
         "psnr",
         "PSNR",
-        _psnr,
         "dB",
-        better="low",
-        each=attack_figures,
-        how="PSNR between a client's image and what an attack recovers of it, both in [0, 1]; the "
-        "lower, the less is given away (docs/privacy.md)",
+        "PSNR between a client's image and what an attack recovers of it, both in [0, 1]",
+    ),
+    _similarity(
+        "ssim",
+        "SSIM",
+        "",
+        "structural similarity of a client's image and what an attack recovers of it, 1 for equal "
+        "ones",
+    ),
+    _similarity(
+        "published_psnr",
+        "PSNR by the authors' public code",
+        "dB",
+        "a client's image in [-1, 1] against what an attack recovers of it in [0, 1], the error "
+        "divided by three, as the public code of the paper's authors has it",
     ),
     Metric(
         "total_minutes",
@@ -259,6 +275,8 @@ SCORES = {
     "below-majority": "below_majority",
 }
 """What a table of accuracies can be scored by; the paper scores by the best round."""
+SIMILARITIES = ("psnr", "ssim", "published_psnr")
+"""What a table of an attack can be scored by."""
 
 
 def metric(name: str) -> Metric:

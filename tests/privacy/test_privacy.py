@@ -341,9 +341,70 @@ def test_texts_are_refused_before_anything_trains(tmp_path: Path) -> None:
 
 
 def test_the_paper_s_table_says_what_is_attacked() -> None:
-    threat = load_table("privacy").threat
-    assert threat is not None
-    assert threat.target == "batch" and threat.batch_size == 1 and threat.victims > 1
+    spec = load_table("privacy")
+    threats = {place: cell.threat for place, cell in spec.cells.items()}
+    for (row, column), threat in threats.items():
+        assert threat is not None
+        assert threat.target == "batch" and threat.batch_size == 1 and threat.victims > 1
+        assert threat.method == ("dlg" if row == "PSNR" else "inverting")
+        assert threat.personal == ("guessed" if "guessed" in column else "inferred")
+    assert len(spec.columns) == 13
+
+
+TWO_ATTACKERS = SPEC.replace(
+    "  - {name: FedPer, run: {algo: fedper}}\n",
+    "  - {name: weaker, run: {algo: fedavg}, attack: {iterations: 5}}\n",
+).replace("  - {name: PSNR, published: [7.3, 7.94]}", "  - {name: one}\n"
+          "  - {name: two, attack: {method: inverting}}")  # fmt: skip
+
+
+def test_a_row_and_a_column_have_attacks_of_their_own_on_one_run(
+    tmp_path: Path, folder: Path
+) -> None:
+    assert (
+        "missing:    4 cells, 1 runs"
+        in table(tmp_path, folder, "--dry-run", spec=TWO_ATTACKERS).output
+    )
+    made = table(tmp_path, folder, "--out", str(tmp_path / "out"), spec=TWO_ATTACKERS)
+    assert made.exit_code == 0, made.output
+    (run,) = Store(tmp_path / "results").all()
+    assert len(list(run.path.glob("attack-*.json"))) == 4
+    rows = (tmp_path / "out" / "leak.csv").read_text().splitlines()[1:]
+    assert len({row.split(",")[5] for row in rows}) == 4
+    caption = (tmp_path / "out" / "leak.md").read_text()
+    assert "one: DLG by" in caption and "two: Inverting gradients by" in caption
+    assert "weaker with iterations=5" in caption
+    again = table(tmp_path, folder, "--dry-run", spec=TWO_ATTACKERS)
+    assert "missing:    0 cells, 0 runs" in again.output
+
+
+def test_a_knob_on_the_command_line_holds_for_every_attack(tmp_path: Path, folder: Path) -> None:
+    path = tmp_path / "leak.yaml"
+    path.write_text(TWO_ATTACKERS)
+    spec = read_table(path).attacked({"victims": "3"})
+    threats = [cell.threat for cell in spec.cells.values() if cell.threat is not None]
+    assert {threat.victims for threat in threats} == {3}
+    assert len(set(threats)) == 4
+
+
+@pytest.mark.parametrize(("score", "unit"), [("ssim", "SSIM"), ("published_psnr", "dB")])
+def test_the_same_attacks_can_be_scored_by_another_similarity(
+    tmp_path: Path, folder: Path, score: str, unit: str
+) -> None:
+    first = table(tmp_path, folder)
+    other = table(tmp_path, folder, "--score", score)
+    assert other.exit_code == 0, other.output
+    stored = list(Store(tmp_path / "results").all())
+    means = [np.mean([p for v in found_by(run) for p in v[score]]) for run in _attacked(stored)]
+    assert all(f"{mean:.2f} ± " in other.output for mean in means)
+    assert unit in other.output and first.output != other.output
+
+
+def test_a_score_that_no_attack_has_names_those_that_there_are(
+    tmp_path: Path, folder: Path
+) -> None:
+    result = table(tmp_path, folder, "--score", "sim")
+    assert result.exit_code == 2 and "did you mean 'ssim'?" in result.output
 
 
 def test_an_unknown_knob_in_a_file_names_the_nearest(tmp_path: Path) -> None:

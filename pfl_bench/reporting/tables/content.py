@@ -9,6 +9,7 @@ from __future__ import annotations
 import shlex
 import statistics
 import string
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -233,9 +234,7 @@ def facts(plan: TablePlan) -> dict[str, str]:
         "Ranking": "" if plan.profile.ranks else NO_RANKING,
         "Still rising": still_rising(plan),
         "Without training": _references(plan),
-        "Attack": str(plan.spec.threat or ""),
-        "Floor": _floor(runs) if plan.spec.threat else "",
-        "Mismatch": _mismatch(plan) if plan.spec.threat else "",
+        **(_attack_facts(plan) if plan.spec.is_attacked else {}),
         **_notes(plan),
         "Versions": " and ".join(sorted({_versions(run) for run in runs} - {""})),
         "Date": max((_finished(run) for run in runs), default="")[:10],
@@ -370,12 +369,12 @@ def small_models(configs: Iterable[RunConfig]) -> str:
 
 
 def _legend(plan: TablePlan, standin: bool) -> str:
-    spread = "attacked images" if plan.spec.threat else "seeds"
-    number = "number of seeds" if plan.spec.threat else "their number"
+    spread = "attacked images" if plan.spec.is_attacked else "seeds"
+    number = "number of seeds" if plan.spec.is_attacked else "their number"
     legend = f"mean ± sample standard deviation over the {spread} ({number})"
     if not any(cell.cell.published for cell in plan.cells.values()):
         return legend
-    best = "" if plan.spec.score == "best" else " (its best round's)"
+    best = "" if plan.spec.score == "best" or plan.spec.is_attacked else " (its best round's)"
     if standin and not plan.profile.ranks:
         return (
             f"{legend}; stand-in data is not what the paper measured, so that its figures are not "
@@ -390,35 +389,57 @@ def _legend(plan: TablePlan, standin: bool) -> str:
     )
 
 
+def _attack_facts(plan: TablePlan) -> dict[str, str]:
+    return {"Attack": _attack(plan), "Floor": _floor(plan), "Mismatch": _mismatch(plan)}
+
+
+def _attack(plan: TablePlan) -> str:
+    """The attack of each row, and where a column departs from it."""
+    said = []
+    for row in plan.spec.rows:
+        threats = {c: t for c in plan.spec.columns if (t := plan.spec.cells[row, c].threat)}
+        usual = Counter(threats.values()).most_common(1)[0][0]
+        others = [f"{c} with {t.beside(usual)}" for c, t in threats.items() if t != usual]
+        said.append(f"{row}: " * (len(plan.spec.rows) > 1) + "; ".join((str(usual), *others)))
+    return ". ".join(dict.fromkeys(said))
+
+
 def _mismatch(plan: TablePlan) -> str:
     """How far the attack got by its own measure: a server cannot see PSNR."""
-    left = {
-        plan.spec.competitor(cell.cell): [v for run in cell.runs if run for v in mismatches(run)]
-        for cell in plan.cells.values()
-    }
-    told = [f"{name} {statistics.median(each):.2g}" for name, each in left.items() if each]
-    if not told:
+    said = []
+    for row in plan.spec.rows:
+        left = {
+            column: [v for run in plan.cells[row, column].runs if run for v in mismatches(run)]
+            for column in plan.spec.columns
+        }
+        told = [f"{column} {statistics.median(each):.2g}" for column, each in left.items() if each]
+        if told:
+            said.append(f"{row}: " * (len(plan.spec.rows) > 1) + ", ".join(told))
+    if not said:
         return ""
     return (
-        f"{', '.join(told)}: median of the squared distance that the attack left between the "
-        "gradients, over the squared length of the one it saw (0: it explains all it saw)"
+        f"{'; '.join(said)}: median of what the attack left unexplained of the messages (DLG: "
+        "squared distance over the squared length of what it saw; inverting gradients: 1 less the "
+        "cosine of the angle; 0: it explains all it saw)"
     )
 
 
-def _floor(runs: Iterable[StoredRun]) -> str:
+def _floor(plan: TablePlan) -> str:
     """What images that know nothing of the victims reach; methods share their victims."""
-    by_seed = {run.config.get("seed"): run for run in runs}
-    values, mean = (
-        [value for run in by_seed.values() for value in attack_figures(run, f"psnr_{image}")]
+    measure = metric(next(iter(plan.cells.values())).cell.measure)
+    runs = (run for cell in plan.cells.values() for run in cell.runs if run is not None)
+    by_seed = {run.config.get("seed"): run for run in runs if attack_figures(run, measure.name)}
+    noise, mean = (
+        [v for run in by_seed.values() for v in attack_figures(run, f"{measure.name}_{image}")]
         for image in ("noise", "mean")
     )
-    if not values:
+    if not noise:
         return ""
-    spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
+    spread = f" ± {measure.show(statistics.stdev(noise))}" if len(noise) > 1 else ""
     return (
-        f"{statistics.fmean(values):.2f}{spread} dB, the PSNR of random images (pixels uniform on "
+        f"{measure.show(statistics.fmean(noise))}{spread} for random images (pixels uniform on "
         "[0, 1], which is also where the attack starts) against the same victims; the mean of "
-        f"all training images has {statistics.fmean(mean):.2f} dB"
+        f"all training images has {measure.show(statistics.fmean(mean))}"
     )
 
 

@@ -29,7 +29,7 @@ from pfl_bench.execution import (
     run_all,
 )
 from pfl_bench.plugins import load_algorithm, method_facts
-from pfl_bench.privacy import Attack, check_attackable, with_attack
+from pfl_bench.privacy import Attack, Threat, check_attackable, with_attack
 from pfl_bench.reporting.metrics import metric
 from pfl_bench.reporting.tables.spec import Cell, TableSpec, table_names
 from pfl_bench.store import Store, StoredRun
@@ -148,7 +148,7 @@ class TablePlan:
 
         The first seed of every cell comes before the second of any, so that an interrupted table
         is thin rather than half empty. Within a seed, runs on the same data follow each other."""
-        follow_up = None if self.spec.threat is None else Attack(self.spec.threat)
+        threats = self._threats()
         wanted: dict[str, PlannedRun] = {}
         data_order: dict[str, int] = {}
         ranks: dict[str, tuple[int, int]] = {}
@@ -156,11 +156,21 @@ class TablePlan:
             for config in cell.missing:
                 data = data_order.setdefault(data_key(config), len(data_order))
                 known = wanted.get(config.request)
+                follow_up = Attack(threats[config.request]) if config.request in threats else None
                 request = Request(config, cell.cell.chosen.get("partition"), follow_up)
                 places = (*known.places, place) if known else (place,)
                 wanted[config.request] = PlannedRun(request, places)
                 ranks.setdefault(config.request, (cell.configs.index(config), data))
         return [wanted[name] for name in sorted(wanted, key=ranks.__getitem__)]
+
+    def _threats(self) -> dict[str, tuple[Threat, ...]]:
+        """The attacks that cells want of each run that lacks one."""
+        found: dict[str, dict[Threat, None]] = {}
+        for cell in self.cells.values():
+            if cell.cell.threat is not None:
+                for config in cell.missing:
+                    found.setdefault(config.request, {})[cell.cell.threat] = None
+        return {request: tuple(threats) for request, threats in found.items()}
 
     def with_run(self, config: RunConfig, run: StoredRun) -> TablePlan:
         """The plan once the run of `config` has ended."""
@@ -209,7 +219,7 @@ def plan_table(
             with contextlib.suppress(UserError):
                 here = tuple(make().seeded(seeds))
                 configs = here if any(map(find, here)) else configs
-        runs = tuple(map(find, configs))
+        runs = tuple(_shown(find(config), cell) for config in configs)
         cells[place] = _known(CellPlan(cell, configs, runs, peer=partial(_peer, store)))
     return TablePlan(spec, profile, seeds, cells)
 
@@ -256,14 +266,17 @@ def known_to(store: Store) -> Fingerprint:
 
 
 def _stored(config: RunConfig, store: Store, spec: TableSpec) -> StoredRun | None:
-    """The result of a run; where times are shown, one that was not timed does not count, and where
-    an attack is shown, one that was not attacked."""
+    """The result of a run; where times are shown, one that was not timed does not count."""
     run = store.find(config)
     if run is None or run.status == "skipped":
         return run
-    if spec.threat is not None:
-        return with_attack(run, spec.threat)
     return run if spec.metric != "overhead" or (run.summary or {}).get("timed") else None
+
+
+def _shown(run: StoredRun | None, cell: Cell) -> StoredRun | None:
+    """The run as a cell shows it: with what its attack found, if it shows one; one that was not
+    attacked does not count."""
+    return run if run is None or cell.threat is None else with_attack(run, cell.threat)
 
 
 def check_runnable(plan: TablePlan) -> None:
@@ -273,7 +286,7 @@ def check_runnable(plan: TablePlan) -> None:
             f"the cell {row!r}, {column!r} cannot be run: {reason} (--rows and --columns can leave "
             "it out)"
         )
-    if plan.spec.threat is not None:
+    if plan.spec.is_attacked:
         for (row, column), cell in plan.cells.items():
             check_attackable(cell.configs[0], f"the cell {row!r}, {column!r}")
 
@@ -319,7 +332,8 @@ def _with_run(cell: CellPlan, config: RunConfig, run: StoredRun) -> CellPlan:
     if config.request not in requests:
         return cell
     k = requests.index(config.request)
-    return _known(replace(cell, runs=(*cell.runs[:k], run, *cell.runs[k + 1 :])))
+    shown = _shown(run, cell.cell)
+    return _known(replace(cell, runs=(*cell.runs[:k], shown, *cell.runs[k + 1 :])))
 
 
 def _known(cell: CellPlan) -> CellPlan:

@@ -169,15 +169,16 @@ def _bars(sheet: Sheet) -> Figure:
     places = [(row, column) for row in spec.rows for column in spec.columns]
     figure, (axes,) = plot_style.blank(6.4, 1.2 + 0.36 * len(names))
     _bar_panel(axes, sheet, names, places)
-    if sheet.plan.spec.threat is not None:
+    if sheet.plan.spec.is_attacked:
         _mark_floor(axes, sheet)
     return figure
 
 
 def _mark_floor(axes: Axes, sheet: Sheet) -> None:
-    """A line at the PSNR of random images, below which no figure says anything."""
+    """A line at what random images reach, below which no figure says anything."""
     runs = [run for cell in sheet.plan.cells.values() for run in cell.runs if run is not None]
-    values = [value for run in runs for value in attack_figures(run, "psnr_noise")]
+    measure = next(iter(sheet.plan.cells.values())).cell.measure
+    values = [value for run in runs for value in attack_figures(run, f"{measure}_noise")]
     if values:
         floor = statistics.fmean(values)
         axes.axvline(floor, color="black", linewidth=0.8, linestyle=(0, (4, 2)))

@@ -14,7 +14,8 @@ A spec is a YAML file (the paper's are in tables/, a user's own anywhere):
 A cell runs the table's settings, overridden by its column's and then by its row's. `published` has
 one entry per column: [mean, std], a bare number, `skipped`, `diverged`, or null where the paper is
 silent. `rule` draws a line above the row. With `metric: overhead` each column names its `measure`;
-with `metric: psnr` the table's `attack` names the knobs of the attack (`threat`).
+with `metric: psnr` an `attack` names knobs of the attack (`threat`), for the table and, as
+settings do, for a column or a row.
 How cells are run and shown is in `plan` and `render`.
 """
 
@@ -41,7 +42,7 @@ from pfl_bench.base import (
 )
 from pfl_bench.config import as_dict, checked, parse_ratio
 from pfl_bench.privacy import Threat
-from pfl_bench.reporting.metrics import METRICS, SCORES, brought_metrics, metric
+from pfl_bench.reporting.metrics import METRICS, SCORES, SIMILARITIES, brought_metrics, metric
 
 TABLES = "pfl_bench.tables"
 KINDS = ("accuracy", "overhead", "psnr")
@@ -54,8 +55,8 @@ LONGEST_NAME = 200
 _TABLE_KEYS = (
     "caption", "metric", "compared", "method", "attack", "run", "set", "columns", "rows",
 )  # fmt: skip
-_COLUMN_KEYS = ("name", "group", "measure", "run", "set")
-_ROW_KEYS = ("name", "rule", "run", "set", "published")
+_COLUMN_KEYS = ("name", "group", "measure", "attack", "run", "set")
+_ROW_KEYS = ("name", "rule", "attack", "run", "set", "published")
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,8 @@ class Cell:
     hyper: Mapping[str, Any]
     published: Published | None
     measure: str = "accuracy"
+    threat: Threat | None = None
+    """The attack whose outcome the cell shows, where it shows one."""
 
 
 @dataclass(frozen=True)
@@ -95,10 +98,14 @@ class TableSpec:
     """The rows with a line above them."""
     arguments: str = ""
     """What stands after `pfl-bench table` to get this table."""
-    threat: Threat | None = None
-    """The attack whose PSNR the table shows, where it shows one."""
     score: str = "best"
-    """One of `metrics.SCORES` or a plugin's metric, for a table of accuracies."""
+    """One of `metrics.SCORES` or a plugin's metric, for a table of accuracies; for a table of an
+    attack one of `metrics.SIMILARITIES`, whose first is `best` too."""
+
+    @property
+    def is_attacked(self) -> bool:
+        """Whether the table shows what attacks recover."""
+        return self.metric == "psnr"
 
     @property
     def stem(self) -> str:
@@ -130,12 +137,17 @@ class TableSpec:
         """The same table under an attack with other knobs than the table's own."""
         if not chosen:
             return self
-        if self.threat is None:
+        if not self.is_attacked:
             raise UserError(f"--attack does not go with {self.name!r}, which shows no attack")
         options = [("--attack", f"{name}={value}") for name, value in chosen.items()]
+
+        def under(cell: Cell) -> Cell:
+            threat = Threat.of({**as_dict(cell.threat), **chosen})
+            return dataclasses.replace(cell, threat=threat)
+
         return dataclasses.replace(
             self,
-            threat=Threat.of({**as_dict(self.threat), **chosen}),
+            cells={place: under(cell) for place, cell in self.cells.items()},
             arguments=self._called(options),
         )
 
@@ -143,6 +155,8 @@ class TableSpec:
         """The same table by another score than the paper's, whose losses nobody published."""
         if score == self.score:
             return self
+        if self.is_attacked:
+            return self._compared_by(score)
         brought = {} if score in SCORES else brought_metrics()
         if score not in SCORES and score not in brought:
             raise unknown("score", score, [*SCORES, *brought])
@@ -157,6 +171,23 @@ class TableSpec:
         return dataclasses.replace(
             self,
             caption=f"{self.caption} Here: {metric(measure).label}.",
+            cells={place: rescored(cell) for place, cell in self.cells.items()},
+            score=score,
+            arguments=self._called([("--score", score)]),
+        )
+
+    def _compared_by(self, score: str) -> TableSpec:
+        """The same table of an attack by another similarity; nobody published an SSIM."""
+        if score not in SIMILARITIES:
+            raise unknown("score", score, SIMILARITIES)
+
+        def rescored(cell: Cell) -> Cell:
+            published = None if score == "ssim" else cell.published
+            return dataclasses.replace(cell, measure=score, published=published)
+
+        return dataclasses.replace(
+            self,
+            caption=f"{self.caption} Here: {metric(score).label}.",
             cells={place: rescored(cell) for place, cell in self.cells.items()},
             score=score,
             arguments=self._called([("--score", score)]),
@@ -241,7 +272,9 @@ def read_table(path: Path) -> TableSpec:
             chosen = _layered("run", (content, column, row), where)
             hyper = _layered("set", (content, column, row), where)
             _check_run(chosen, hyper, here)
-            cells[place] = Cell(*place, chosen, hyper, figure, _measure(column, metric, where))
+            measure = _measure(column, metric, where)
+            threat = _threat((content, column, row), metric, where)
+            cells[place] = Cell(*place, chosen, hyper, figure, measure, threat)
     competitors = [entry["name"] for entry in (rows if compared == "rows" else columns)]
     method = content.get("method")
     if method is not None and method not in competitors:
@@ -262,17 +295,17 @@ def read_table(path: Path) -> TableSpec:
         },
         frozenset(row["name"] for row in rows if row.get("rule")),
         shlex.quote(str(path)),
-        _threat(content, metric, where),
     )
 
 
-def _threat(content: Mapping[str, Any], metric: str, where: str) -> Threat | None:
-    """The attack of a table that shows one, which no other may name."""
+def _threat(layers: Iterable[Mapping[str, Any]], metric: str, where: str) -> Threat | None:
+    """The attack of a cell that shows one, which no other may name."""
+    layers = tuple(layers)
     if metric != "psnr":
-        if "attack" in content:
+        if any("attack" in layer for layer in layers):
             raise UserError(f"{where}: 'attack' belongs to tables with 'metric: psnr'")
         return None
-    chosen = _layered("attack", (content,), where)
+    chosen = _layered("attack", layers, where)
     try:
         return Threat.of(chosen)
     except UserError as error:
@@ -362,7 +395,7 @@ def _measure(column: Mapping[str, Any], metric: str, where: str) -> str:
         if measure is not None:
             raise UserError(f"{here}: 'measure' belongs to tables with 'metric: overhead'")
         return metric
-    allowed = [n for n in METRICS if n not in (*KINDS, *SCORES.values())]
+    allowed = [n for n in METRICS if n not in (*KINDS, *SCORES.values(), *SIMILARITIES)]
     allowed += brought_metrics()
     if measure not in allowed:
         raise UserError(f"{here}: {unknown('measure', measure, allowed)}")
