@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import secrets
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -53,16 +54,18 @@ STEPS = {"slow": "time.sleep(0.1)", "raising": "raise ArithmeticError('no such l
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     """The head, where the driver is, and another node."""
-    require_ray()
-    from ray.cluster_utils import Cluster
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
+        require_ray()
+        from ray.cluster_utils import Cluster
 
-    head = {**NODE, "include_dashboard": False, "_system_config": SOON}
-    started = Cluster(initialize_head=True, head_node_args=head)
-    try:
-        started.add_node(**NODE)
-        yield started
-    finally:
-        started.shutdown()
+        head = {**NODE, "include_dashboard": False, "_system_config": SOON}
+        started = Cluster(initialize_head=True, head_node_args=head)
+        try:
+            started.add_node(**NODE)
+            yield started
+        finally:
+            started.shutdown()
 
 
 @pytest.fixture
@@ -289,17 +292,69 @@ def _summarised(store: Store) -> Iterator[Any]:
     return (run for run in store.all() if isinstance(run, StoredRun) and run.summary)
 
 
-@pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="needs /proc")
+def _local_command(tmp_path: Path, plugins: tuple[Path, ...]) -> tuple[str, ...]:
+    """A long run on a Ray of its own."""
+    settings = "--algo slow --dataset mnist --clients 3 --beta 1 --fraction 0.02 --rounds 200"
+    return (
+        sys.executable, "-m", "pfl_bench", "run", *settings.split(), "--backend", "ray",
+        "--plugin", str(plugins[0]), "--results", str(tmp_path / "results"),
+        "--checkpoint-every", "1",
+    )  # fmt: skip
+
+
+needs_proc = pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="needs /proc")
+
+
+@needs_proc
+def test_a_local_ray_is_heard_on_this_machine_alone_and_dies_with_a_killed_command(
+    tmp_path: Path, plugins: tuple[Path, ...]
+) -> None:
+    before = _ray_processes()
+    with started(*_local_command(tmp_path, plugins)) as process:
+        wait_until(lambda: any((tmp_path / "results").glob("*/checkpoint-*")))
+        own = _ray_processes() - before
+        heard = {place for pid in own for place in _listening(pid)}
+        assert own and heard and heard <= {"0100007F", "0000000000000000FFFF00000100007F"}
+        modes = {_environment(pid).get("RAY_AUTH_MODE") for pid in own}
+        assert modes == {"token"}
+        process.kill()
+        wait_until(lambda: not _ray_processes() & own, seconds=20)
+
+
+def _environment(pid: str) -> dict[str, str]:
+    lines = Path("/proc", pid, "environ").read_text(errors="replace").split("\0")
+    return dict(line.partition("=")[::2] for line in lines)
+
+
+def _listening(pid: str) -> Iterator[str]:
+    """The addresses, as the kernel writes them, on which a process takes connections."""
+    with contextlib.suppress(OSError):
+        sockets = {str(path.readlink()) for path in Path("/proc", pid, "fd").iterdir()}
+        for table in ("tcp", "tcp6"):
+            for line in Path("/proc/net", table).read_text().splitlines()[1:]:
+                _, local, _, state, *_, inode = line.split()[:10]
+                if state == "0A" and f"socket:[{inode}]" in sockets:
+                    yield local.partition(":")[0]
+
+
+def test_a_ray_that_asks_for_no_token_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    with pytest.raises(UserError, match=r"RAY_AUTH_MODE is 'disabled'.*allowed: token"):
+        require_ray()
+
+
+def test_a_ray_that_knows_no_token_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(require_ray(), "__version__", "2.51.1")
+    with pytest.raises(UserError, match=r"needs ray 2\.56 or newer.*not 2\.51\.1"):
+        require_ray()
+
+
+@needs_proc
 def test_without_an_address_a_local_ray_is_started_and_ctrl_c_leaves_nothing_behind(
     tmp_path: Path, plugins: tuple[Path, ...]
 ) -> None:
-    settings = "--algo slow --dataset mnist --clients 3 --beta 1 --fraction 0.02 --rounds 200"
-    command = (
-        "run", *settings.split(), "--backend", "ray", "--plugin", str(plugins[0]), "--results",
-        str(tmp_path / "results"), "--checkpoint-every", "1",
-    )  # fmt: skip
     before = _ray_processes()
-    with started(sys.executable, "-m", "pfl_bench", *command) as process:
+    with started(*_local_command(tmp_path, plugins)) as process:
         wait_until(lambda: any((tmp_path / "results").glob("*/checkpoint-*")))
         assert _ray_processes() > before
         os.killpg(process.pid, signal.SIGINT)

@@ -97,8 +97,8 @@ def execution(
     else:
         from pfl_bench.execution.cluster import require_ray
 
-        require_ray()
         address = address or os.environ.get("RAY_ADDRESS") or None
+        require_ray(own=address is None)
     if tensorboard is not None:
         check_installed()
     for plugin in plugins:

@@ -5,24 +5,38 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import secrets
 import socket
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
 from pfl_bench.base import UserError, shown, terminable
+from pfl_bench.execution.cluster.guard import guarded_processes
 from pfl_bench.execution.options import default_workers
 
 INSTALL = "pip install 'pfl-bench[ray]'"
+OLDEST = (2, 56)
+"""Ray asks for a token since 2.52; up to 2.55 known holes are open."""
 CONNECT_SECONDS = 5.0
+_OWN_TOKEN = secrets.token_hex(32)
 
 
-def require_ray() -> ModuleType:
-    """The library, or one sentence on how to get it."""
-    # Both are read when it is imported: it reports to nobody unless asked to, and what its
-    # processes say is not mixed into a table on its way to a file.
+def require_ray(own: bool = False) -> ModuleType:
+    """The library, or one sentence on how to get it. A Ray of this command's `own` listens on the
+    loopback interface alone."""
+    # All are read when it is imported: it reports to nobody unless asked to, what its processes
+    # say is not mixed into a table on its way to a file, and it obeys nobody without a token.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".*")
+    mode = os.environ.setdefault("RAY_AUTH_MODE", "token")
+    if mode.lower() != "token":
+        raise UserError(
+            f"RAY_AUTH_MODE is {shown(mode)}: whoever reaches such a Ray can run code as you; "
+            "allowed: token, which is used where it is unset"
+        )
+    if own:  # what Ray does unasked on systems where a firewall would ask the user
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     try:
         import ray
         import ray.util.queue
@@ -31,13 +45,41 @@ def require_ray() -> ModuleType:
         raise UserError(
             f"--backend ray needs the package ray; install it with: {INSTALL}"
         ) from None
+    if tuple(map(int, ray.__version__.split(".")[:2])) < OLDEST:
+        oldest = ".".join(map(str, OLDEST))
+        raise UserError(
+            f"--backend ray needs ray {oldest} or newer, which asks for a token, not "
+            f"{ray.__version__}; install it with: {INSTALL}"
+        )
     return ray
 
 
 @contextlib.contextmanager
 def connected(address: str | None) -> Iterator[ModuleType]:
     """Ray, connected to a running cluster or to one of this process's own."""
-    ray = require_ray()
+    with contextlib.ExitStack() as own:
+        if address is None:
+            own.enter_context(guarded_processes())
+            own.enter_context(_private())
+        yield own.enter_context(_initialised(address))
+
+
+@contextlib.contextmanager
+def _private() -> Iterator[None]:
+    """A Ray of this command's own obeys a token that only its own processes know. Ray itself would
+    write one that lasts into the home folder."""
+    given = os.environ.get("RAY_AUTH_TOKEN")
+    os.environ["RAY_AUTH_TOKEN"] = given or _OWN_TOKEN
+    try:
+        yield
+    finally:
+        if given is None:
+            os.environ.pop("RAY_AUTH_TOKEN", None)
+
+
+@contextlib.contextmanager
+def _initialised(address: str | None) -> Iterator[ModuleType]:
+    ray = require_ray(own=address is None)
     if address is None:
         where: dict[str, Any] = {
             "address": "local",
@@ -50,7 +92,7 @@ def connected(address: str | None) -> Iterator[ModuleType]:
     try:
         # Other processes' output would tear the display apart.
         ray.init(**where, log_to_driver=False, logging_level=logging.ERROR)
-    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+    except (ray.exceptions.RayError, RuntimeError, ValueError, OSError) as error:
         reason = " ".join(str(error).split())
         raise UserError(f"cannot use the Ray cluster {shown(address)}: {reason}") from error
     try:
