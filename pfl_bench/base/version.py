@@ -8,7 +8,7 @@ import shlex
 import sys
 from pathlib import Path
 
-VERSION = "0.1.0"
+VERSION = "0.2.0"
 
 _ROOT = Path(__file__).resolve().parents[2]
 

@@ -1,0 +1,55 @@
+"""`tables/` holds specs only, and what docs/results holds is what the stored runs give."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from pfl_bench.cli import main
+from pfl_bench.reporting.tables import plot
+
+ROOT = Path(__file__).parents[2]
+PAGES = ROOT / "docs" / "results"
+COMMAND = re.compile(r"^- Command: `+ ?pfl-bench (table .*?) ?`+$", re.MULTILINE)
+TEXTS = (".md", ".tex", ".csv")
+
+
+def published() -> Iterator[tuple[str, Path]]:
+    """Every rendered table, with the profile whose results it was made from."""
+    for page in sorted(PAGES.glob("*/*.md")):
+        if COMMAND.search(page.read_text(encoding="utf-8")):
+            yield page.parent.name, page
+
+
+def store(profile: str) -> Path:
+    """The reference results, as one archive or as a folder."""
+    archive = ROOT / "results" / f"{profile}.zip"
+    return archive if archive.exists() else ROOT / "results" / profile
+
+
+def test_tables_are_specs_and_nothing_else() -> None:
+    names = {path.name for path in (ROOT / "tables").iterdir() if path.name != "__pycache__"}
+    assert {name for name in names if not name.endswith(".yaml")} == {"__init__.py"}
+
+
+def test_every_published_table_is_what_the_stored_runs_give(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plot, "save", lambda *_: None)
+    monkeypatch.chdir(ROOT)
+    for profile, page in published():
+        (command,) = COMMAND.findall(page.read_text(encoding="utf-8"))
+        out = tmp_path / profile / page.stem
+        words = [*shlex.split(command), "--render-only", "--results", str(store(profile))]
+        if "--data-dir" in words:  # stored runs need no data
+            words[words.index("--data-dir") + 1] = str(tmp_path)
+        result = CliRunner().invoke(main, [*words, "--out", str(out)])
+        assert result.exit_code == 0, result.output
+        for suffix in TEXTS:
+            made = (out / page.name).with_suffix(suffix).read_text(encoding="utf-8")
+            assert made == page.with_suffix(suffix).read_text(encoding="utf-8"), page
