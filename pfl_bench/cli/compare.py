@@ -51,6 +51,8 @@ def compare(a: str, b: str, folder: Path | None, plot: Path | None) -> None:
         click.echo(f"{name}  {side.run.path.name} ({side.run.status})")
         click.echo(f"   {problem}")
     _print_settings(found)
+    if found.verdict:
+        click.echo(f"\n{found.verdict}")
     _print_figures(found)
     _print_clients(found)
     _print_curves(found)

@@ -5,6 +5,7 @@ Reads only. How the runs are named on the command line and printed is in `cli.co
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +14,18 @@ from typing import Any
 
 from pfl_bench.base import UserError, plot_style
 from pfl_bench.config import BOOKKEEPING, RunConfig
-from pfl_bench.store import RoundRecord, StoredRun, remarks, summarise
+from pfl_bench.store import (
+    RoundRecord,
+    StoredRun,
+    arithmetic,
+    remarks,
+    same_result,
+    summarise,
+)
 
+ROUNDING = 1e-3
+"""Two results are the same to rounding if the losses of their first round agree to this share:
+later, training makes much of little."""
 BARS = "▁▂▃▄▅▆▇█"
 MOST_BARS = 60
 
@@ -59,6 +70,9 @@ class Comparison:
     the two do not have the same clients."""
     problems: tuple[str, str]
     """What each run learnt, in a line."""
+    verdict: str
+    """Of two results of one course: same bits, same to rounding, or different, and what they were
+    computed with where that differs. Nothing of others."""
 
 
 def compare(
@@ -73,6 +87,53 @@ def compare(
         figures=_figures(*sides),
         better=_clients(*sides),
         problems=(_problem(a, said), _problem(b, said)),
+        verdict=_verdict(*sides),
+    )
+
+
+def _verdict(a: Side, b: Side) -> str:
+    if not _same_course(a.run.config, b.run.config):
+        return ""
+    pairs = list(zip(a.records, b.records, strict=False))
+    over = "" if len(a.records) == len(b.records) else f" in the {len(pairs)} rounds of both"
+    if all(same_result(x, y) for x, y in pairs):
+        return f"The two have the same bits{over}."
+    left, right = arithmetic(a.summary), arithmetic(b.summary)
+    told = [
+        f"{name} {_said(left[name])} and {_said(right[name])}"
+        for name in left
+        if left[name] != right[name]
+    ]
+    first = next(number for number, (x, y) in enumerate(pairs, 1) if not same_result(x, y))
+    if not told:
+        return (
+            f"The two are different from round {first} on, although both were computed with the "
+            "same libraries on the same kind of processor."
+        )
+    where = "; ".join(told)
+    if _is_rounding(*pairs[0]):
+        return f"The two are the same to rounding{over}; they were computed with {where}."
+    return f"The two are different from round {first} on; they were computed with {where}."
+
+
+def _same_course(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
+    """Whether the two have one configuration, of which one may go on for longer."""
+    return not _different_settings(a, b).keys() - {"rounds", "patience", "eval_every"}
+
+
+def _said(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return " ".join(f"{name}={one}" for name, one in value.items())
+    return "unknown" if value is None else str(value)
+
+
+def _is_rounding(a: RoundRecord, b: RoundRecord) -> bool:
+    losses = [(a.train_loss, b.train_loss), *zip(a.loss or (), b.loss or (), strict=False)]
+    known = [(x, y) for x, y in losses if x is not None and y is not None]
+    return (
+        a.joined == b.joined
+        and bool(known)
+        and all(math.isclose(x, y, rel_tol=ROUNDING, abs_tol=ROUNDING) for x, y in known)
     )
 
 

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from pfl_bench.store import curve, stored_run
     from pfl_bench.store.folder import Checkpoint, RunBusy
     from pfl_bench.store.metric import Metric
-    from pfl_bench.store.provenance import current_provenance, peak_memory, utc_now
+    from pfl_bench.store.provenance import arithmetic, current_provenance, peak_memory, utc_now
     from pfl_bench.store.records import (
         DamagedError,
         Ending,

@@ -1,6 +1,7 @@
 """Where a result comes from: versions, source commit, machine, time, memory.
 
-Nothing here can change a result, and nothing names the user or the host."""
+Nothing here is part of a run's name. What can change its last bits (`ARITHMETIC`) is what tells two
+results of one configuration apart; nothing names the user or the host."""
 
 from __future__ import annotations
 
@@ -10,14 +11,29 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from pfl_bench.base import VERSION
+from pfl_bench.base import VERSION, printable
 
 _LIBRARIES = ("torch", "numpy", "torchvision")
+
+_VARIABLES = (
+    "MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "MKL_DEBUG_CPU_TYPE", "MKL_THREADING_LAYER",
+    "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "ONEDNN_DEFAULT_FPMATH_MODE",
+    "DNNL_DEFAULT_FPMATH_MODE", "ATEN_CPU_CAPABILITY", "TORCH_CPU_CAPABILITY",
+    "OPENBLAS_CORETYPE", "OPENBLAS_VERBOSE", "BLIS_ARCH_TYPE", "NPY_DISABLE_CPU_FEATURES",
+    "NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "CUBLAS_WORKSPACE_CONFIG",
+    "OMP_NUM_THREADS", "MKL_NUM_THREADS",
+)  # fmt: skip
+"""With which the libraries are told to compute in another way, and so to round otherwise."""
+LONGEST_VALUE = 100
+
+ARITHMETIC = ("torch", "numpy", "cpu", "platform", "instructions", "environment", "device")
+"""What decides the last bits of a result beside its configuration."""
 
 
 def current_provenance() -> dict[str, Any]:
@@ -27,9 +43,27 @@ def current_provenance() -> dict[str, Any]:
         "python": platform.python_version(),
         **{name: _version(name) for name in _LIBRARIES},
         "source": source_commit(),
-        "machine": machine(),
+        "machine": {**machine(), "instructions": _instructions()},
+        "environment": numeric_environment(),
         "started": utc_now(),
     }
+
+
+def numeric_environment() -> dict[str, str]:
+    """The variables that are set of those that change how the libraries round."""
+    found = {name: os.environ[name] for name in _VARIABLES if name in os.environ}
+    return {name: printable(value)[:LONGEST_VALUE] for name, value in found.items()}
+
+
+def arithmetic(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """What a stored result says of `ARITHMETIC`; None for what an older one does not say."""
+    known = {**summary, **_mapping(summary.get("provenance"))}
+    known |= _mapping(known.get("machine"))
+    return {name: known.get(name) or None for name in ARITHMETIC}
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
 
 
 def utc_now() -> str:
@@ -92,6 +126,12 @@ def _cpu_model() -> str:
         lines = []
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(names, platform.processor() or platform.machine())
+
+
+def _instructions() -> str | None:
+    """The widest vector instructions that torch uses here, where torch is at work."""
+    torch = sys.modules.get("torch")
+    return torch.backends.cpu.get_cpu_capability() if torch else None
 
 
 def _memory() -> int | None:

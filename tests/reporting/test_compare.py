@@ -14,6 +14,7 @@ from pfl_bench.cli.compare import compare as command
 from pfl_bench.config.run_config import RunConfig
 from pfl_bench.reporting.comparison import bars, compare
 from pfl_bench.reporting.rivals import duels
+from pfl_bench.store import provenance
 from pfl_bench.store.records import RoundRecord
 from pfl_bench.store.store import Store
 from pfl_bench.store.stored_run import StoredRun
@@ -224,3 +225,69 @@ def test_methods_that_share_nothing_are_refused_in_a_sentence(tmp_path: Path) ->
     refused = CliRunner().invoke(command, ["fedper", "fedavg", "--results", str(tmp_path)])
     assert isinstance(refused.exception, UserError)
     assert "no problem and seed in common" in str(refused.exception)
+
+
+# --- two results of one configuration -------------------------------------------------------------
+
+
+def _losing(root: Path, *losses: float, drift: float = 0.0) -> StoredRun:
+    """A run of one client with these losses, off by `drift`."""
+    config = toy_config("fedavg", rounds=len(losses))
+    with Store(root).open(config) as writer:
+        for number, loss in enumerate(losses, start=1):
+            right = [50 + round(drift * 10**6)]
+            writer.append(RoundRecord(number, [0], right, [100], [loss + drift], loss + drift))
+        return writer.finish("finished", None, {"device": "cpu"})
+
+
+def test_two_results_with_the_same_bits_are_called_so(tmp_path: Path) -> None:
+    a, b = _losing(tmp_path / "a", 2.0, 1.0), _losing(tmp_path / "b", 2.0, 1.0)
+    assert compare(a, b).verdict == "The two have the same bits."
+
+
+def test_a_longer_result_has_the_same_bits_as_far_as_both_go(tmp_path: Path) -> None:
+    a, b = _losing(tmp_path / "a", 2.0, 1.0), _losing(tmp_path / "b", 2.0, 1.0, 0.5)
+    assert compare(a, b).verdict == "The two have the same bits in the 2 rounds of both."
+
+
+def test_results_that_round_otherwise_say_what_they_were_computed_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in provenance._VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    a = _losing(tmp_path / "a", 2.0, 1.0)
+    monkeypatch.setenv("MKL_CBWR", "COMPATIBLE")
+    b = _losing(tmp_path / "b", 2.0, 1.0, drift=1e-6)
+    assert b.summary is not None and b.summary["provenance"]["environment"] == {
+        "MKL_CBWR": "COMPATIBLE"
+    }
+    assert compare(a, b).verdict == (
+        "The two are the same to rounding; they were computed with environment unknown and "
+        "MKL_CBWR=COMPATIBLE."
+    )
+
+
+def test_another_processor_explains_rounding_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a = _losing(tmp_path / "a", 2.0, 1.0)
+    monkeypatch.setattr(provenance, "machine", lambda: {"cpu": "another"})
+    near, far = _losing(tmp_path / "b", 2.0, 1.0, drift=1e-6), _losing(tmp_path / "c", 2.5, 1.0)
+    assert "same to rounding" in compare(a, near).verdict
+    assert "different from round 1 on; they were computed with cpu" in compare(a, far).verdict
+
+
+def test_results_made_alike_that_differ_are_different(tmp_path: Path) -> None:
+    a, b = _losing(tmp_path / "a", 2.0, 1.0), _losing(tmp_path / "b", 2.0, 1.1)
+    verdict = compare(a, b).verdict
+    assert "different from round 2 on, although both were computed with the same" in verdict
+
+
+def test_of_other_configurations_no_verdict_is_given(pair: tuple[StoredRun, StoredRun]) -> None:
+    assert compare(*pair).verdict == ""
+
+
+def test_the_command_prints_the_verdict(tmp_path: Path) -> None:
+    a, b = _losing(tmp_path / "a", 2.0, 1.0), _losing(tmp_path / "b", 2.0, 1.0)
+    result = CliRunner().invoke(command, [str(a.path), str(b.path), "--results", str(tmp_path)])
+    assert "The two have the same bits." in result.output, result.output
