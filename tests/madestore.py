@@ -9,7 +9,8 @@ from typing import Any
 from pfl_bench.config.options import Profile, load_profile
 from pfl_bench.config.run_config import RunConfig
 from pfl_bench.execution.configuration import configure
-from pfl_bench.reporting.tables.spec import TableSpec, load_table
+from pfl_bench.reporting.tables.reading import load_table
+from pfl_bench.reporting.tables.spec import TableSpec
 from pfl_bench.store.records import RoundRecord
 from pfl_bench.store.store import Store
 from pfl_bench.store.stored_run import StoredRun

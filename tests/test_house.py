@@ -116,7 +116,6 @@ def test_nobody_reaches_behind_a_face() -> None:
     assert [str(found) for found in inside if is_behind(found)] == []
 
 
-@pytest.mark.xfail(reason="FedCP's figures and the roads of a table are yet to move")
 def test_nobody_reaches_upwards() -> None:
     floors = rank()
 

@@ -85,9 +85,9 @@ def table(
     """
     from pfl_bench.base import paths
     from pfl_bench.cli.run import assignments
+    from pfl_bench.reporting import ReadStore
     from pfl_bench.reporting.figures import tablecurves
     from pfl_bench.reporting.tables import known_to, plan_table
-    from pfl_bench.store import Store
 
     if dry_run and render_only:
         raise UserError("--dry-run and --render-only exclude each other")
@@ -105,7 +105,7 @@ def table(
     )
     chosen_profile = load_profile(profile)
     seeds = seeds or chosen_profile.seeds
-    folder, store = options.data_dir, Store(paths.results_dir(results_folder))
+    folder, store = options.data_dir, ReadStore(paths.results_dir(results_folder))
     if name == "list":
         _refuse({"--rows": rows, "--columns": columns, "--dry-run": dry_run, "--out": out})
         _refuse({"--attack": attack, "--score": score != "best", "--curves": curves})
@@ -245,24 +245,26 @@ def _run(plan: TablePlan, store: Store, options: Execution) -> tuple[TablePlan, 
     from pfl_bench.cli.views import label, watch_table
     from pfl_bench.execution import Pace
     from pfl_bench.reporting.tables import check_runnable, run_missing
+    from pfl_bench.store import Store
 
     check_runnable(plan)
     runs = {run.config.request: run for run in plan.missing()}
     if not runs:
         return plan, []
     with watch_table(plan, Pace.of(store.all())) as display:
-        plan, errors = run_missing(plan, store, options, display)
+        plan, errors = run_missing(plan, Store(store.root), options, display)
     return plan, [f"{label(runs[name])}: {error}" for name, error in errors.items()]
 
 
 def _render(plan: TablePlan, out: str | None, curves: bool = False) -> None:
     from pfl_bench.reporting.figures import tablecurves
-    from pfl_bench.reporting.tables import to_terminal, write_all
+    from pfl_bench.reporting.tables import lay_out, to_terminal, write_all
 
-    to_terminal(plan)
+    content = lay_out(plan)
+    to_terminal(content)
     if out is None:
         return
-    written = write_all(plan, folder := user_path(out))
+    written = write_all(content, folder := user_path(out))
     if curves:
         written += tablecurves.save(plan, folder)
     for path in written:

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from pfl_bench.base.face import face
 
 if TYPE_CHECKING:
-    from pfl_bench.privacy import pictures
     from pfl_bench.privacy.audit import Attack, attacked, check_attackable
     from pfl_bench.privacy.threat import Threat, with_attack
 

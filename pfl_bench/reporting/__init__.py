@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from pfl_bench.reporting.comparison import Comparison, bars, scored
     from pfl_bench.reporting.metrics import metric
     from pfl_bench.reporting.published import published_accuracy
+    from pfl_bench.reporting.read_store import ReadStore
     from pfl_bench.reporting.rivals import Duel, duels, stored_methods
     from pfl_bench.reporting.verdict import advice, reference
 

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from pfl_bench.cli import main
 from pfl_bench.config.options import load_profile
 from pfl_bench.reporting.tables.plan import plan_table
-from pfl_bench.reporting.tables.spec import load_table
+from pfl_bench.reporting.tables.reading import load_table
 from pfl_bench.store.records import RoundRecord
 from pfl_bench.store.store import Store
 

@@ -29,7 +29,7 @@ from pfl_bench.execution.runner import execute
 from pfl_bench.execution.worker import STOP_SECONDS
 from pfl_bench.reporting.figures import tablecurves
 from pfl_bench.reporting.tables.plan import TablePlan, plan_table
-from pfl_bench.reporting.tables.spec import load_table
+from pfl_bench.reporting.tables.reading import load_table
 from pfl_bench.store.records import RoundRecord, same_result
 from pfl_bench.store.store import Store
 

@@ -71,7 +71,7 @@ def untrained(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     for place in (
         "pfl_bench.engine.simulator.Simulator.prepare",
-        "pfl_bench.execution.workers.run_missing",
+        "pfl_bench.execution.many.run_all",
         "pfl_bench.reporting.report.page.write_report",
         "pfl_bench.data.convert._torchvision_part",
         "pfl_bench.data.registry._render",

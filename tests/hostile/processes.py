@@ -25,7 +25,7 @@ fork_server.set_forkserver_preload(
         "pytest",
         "pfl_bench.cli",
         "pfl_bench.privacy.audit",
-        "pfl_bench.reporting.tables.render",
+        "pfl_bench.reporting.tables.files",
         "pfl_bench.execution.trained_model",
     ]
 )

@@ -28,7 +28,7 @@ from pfl_bench.execution.runner import execute
 from pfl_bench.privacy import audit
 from pfl_bench.privacy.audit import attacked, victims
 from pfl_bench.privacy.threat import Threat, with_attack
-from pfl_bench.reporting.tables.spec import load_table, read_table
+from pfl_bench.reporting.tables.reading import load_table, read_table
 from pfl_bench.store.folder import RunBusy
 from pfl_bench.store.store import Store
 from pfl_bench.store.stored_run import StoredRun

@@ -16,8 +16,11 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from pfl_bench.reporting.tables import markup
+from pfl_bench.reporting.tables.content import lay_out
+from pfl_bench.reporting.tables.files import to_csv, write_all
+from pfl_bench.reporting.tables.latex import to_latex
+from pfl_bench.reporting.tables.markdown import to_markdown
 from pfl_bench.reporting.tables.plan import TablePlan
-from pfl_bench.reporting.tables.render import to_csv, to_latex, to_markdown, write_all
 
 NASTY = [
     r"}\input{x}", "[a](http://b.c)", "![a](http://b.c/d.png)", "`rm -rf`", "``", "<b>", "&lt;",
@@ -90,15 +93,15 @@ def hostile_plan(tmp_path: Path) -> TablePlan:
 
 def test_no_format_of_a_table_obeys_a_name_in_it(tmp_path: Path) -> None:
     plan = hostile_plan(tmp_path)
-    tex = to_latex(plan)
+    tex = to_latex(lay_out(plan))
     assert "\\input" not in tex and r"\label{tab:--input-x-}" in tex
-    shown = MarkdownIt("commonmark").enable("table").render(to_markdown(plan))
+    shown = MarkdownIt("commonmark").enable("table").render(to_markdown(lay_out(plan)))
     assert not re.search("<(a|img|code>x)", shown)
     assert "<code>pfl-bench table a`b" in html.unescape(shown)
-    rows = [line["row"] for line in csv.DictReader(io.StringIO(to_csv(plan)))]
+    rows = [line["row"] for line in csv.DictReader(io.StringIO(to_csv(lay_out(plan))))]
     assert rows == [r"'=}\input{x}", "`b`"]
 
 
 def test_the_files_of_a_table_with_a_hostile_name_stay_in_their_folder(tmp_path: Path) -> None:
-    for path in write_all(hostile_plan(tmp_path), tmp_path / "out"):
+    for path in write_all(lay_out(hostile_plan(tmp_path)), tmp_path / "out"):
         assert path.parent == tmp_path / "out" and path.exists()

@@ -16,8 +16,8 @@ from pfl_bench.plugins import offers, registry
 from pfl_bench.plugins.registry import load_algorithm, load_plugin
 from pfl_bench.reporting.figures import method_figure, method_figures
 from pfl_bench.reporting.metrics import METRICS, _brought, brought_metrics, metric
-from pfl_bench.reporting.tables.content import make_sheet
-from pfl_bench.reporting.tables.spec import load_table
+from pfl_bench.reporting.tables.content import lay_out
+from pfl_bench.reporting.tables.reading import load_table
 from pfl_bench.reporting.verdict import best_record
 from pfl_bench.store.metric import Metric
 from pfl_bench.store.records import RoundRecord, summarise
@@ -199,7 +199,7 @@ def test_a_table_finds_local_s_runs_in_the_store(tmp_path: Path) -> None:
     plan = small_plan(small_spec("fedavg").scored("below-local"), store)
     computed_here(plan, store)
     plan = small_plan(small_spec("fedavg").scored("below-local"), store)
-    (entry,) = make_sheet(plan).entries.values()
+    (entry,) = lay_out(plan).entries.values()
     assert entry.figure == "–" and entry.mark == "a"  # Local has not run, and the footnote says so
     whole = small_plan(small_spec("fedavg", "local"), store)
     computed_here(whole, store)

@@ -24,7 +24,8 @@ from pfl_bench.reporting.tables.plan import (
     known_to,
     plan_table,
 )
-from pfl_bench.reporting.tables.spec import Cell, TableSpec, load_table, read_table
+from pfl_bench.reporting.tables.reading import load_table, read_table
+from pfl_bench.reporting.tables.spec import Cell, TableSpec
 from pfl_bench.store.records import RoundRecord
 from pfl_bench.store.store import Store
 from pfl_bench.store.stored_run import StoredRun

@@ -14,23 +14,27 @@ from rich.console import Console
 from toy import toy_config
 
 from pfl_bench.reporting.tables import plot
-from pfl_bench.reporting.tables.content import command, facts, make_sheet, signed
+from pfl_bench.reporting.tables.caption import command, facts
+from pfl_bench.reporting.tables.content import lay_out, signed
+from pfl_bench.reporting.tables.files import to_csv, write_all
+from pfl_bench.reporting.tables.latex import to_latex
+from pfl_bench.reporting.tables.markdown import to_markdown
 from pfl_bench.reporting.tables.plan import CellPlan, TablePlan
-from pfl_bench.reporting.tables.render import to_csv, to_latex, to_markdown, to_terminal, write_all
 from pfl_bench.reporting.tables.spec import Cell, Published
+from pfl_bench.reporting.tables.terminal import to_terminal
 
 FORMATS = ("terminal", "markdown", "latex", "csv")
 
 
 def _terminal(plan: TablePlan, width: int = 200) -> str:
     out = io.StringIO()
-    to_terminal(plan, Console(file=out, width=width, highlight=False))
+    to_terminal(lay_out(plan), Console(file=out, width=width, highlight=False))
     return out.getvalue()
 
 
 def _rendered(plan: TablePlan, kind: str) -> str:
     render = {"markdown": to_markdown, "latex": to_latex, "csv": to_csv, "terminal": _terminal}
-    return render[kind](plan)
+    return render[kind](lay_out(plan)) if kind != "terminal" else _terminal(plan)
 
 
 def _plan(source: str = "real", **spec: object) -> TablePlan:
@@ -54,12 +58,13 @@ def _plan(source: str = "real", **spec: object) -> TablePlan:
 
 def _csv(plan: TablePlan) -> dict[tuple[str, str], dict[str, str]]:
     return {
-        (line["row"], line["column"]): line for line in csv.DictReader(io.StringIO(to_csv(plan)))
+        (line["row"], line["column"]): line
+        for line in csv.DictReader(io.StringIO(to_csv(lay_out(plan))))
     }
 
 
 def test_a_cell_is_mean_std_and_number_of_seeds() -> None:
-    entry = make_sheet(_plan()).entries["FedAvg", "N=10|50"]
+    entry = lay_out(_plan()).entries["FedAvg", "N=10|50"]
     assert entry.figure == "41.00 ± 1.41 (2)"  # the sample deviation of 40 and 42 is √2
 
 
@@ -72,16 +77,16 @@ def test_data_that_are_not_as_published_are_told_in_every_caption() -> None:
     assert facts(plan)["Data"].startswith("Cifar10 (JPEG copy), all of it")
     for kind in ("terminal", "markdown", "latex"):
         assert "Cifar10 (JPEG copy)" in _rendered(plan, kind)
-    assert "Cifar10: JPEG copy" in plot.draw(plan).get_suptitle()
+    assert "Cifar10: JPEG copy" in plot.draw(lay_out(plan)).get_suptitle()
 
 
 def test_one_seed_has_no_deviation_and_missing_seeds_are_told() -> None:
-    entry = make_sheet(_plan()).entries["FedCP", "β_2"]
+    entry = lay_out(_plan()).entries["FedCP", "β_2"]
     assert entry.figure == "61.00 (1 of 2)"
 
 
 def test_beside_a_figure_on_real_data_stands_the_paper_s_and_the_difference() -> None:
-    entries = make_sheet(_plan()).entries
+    entries = lay_out(_plan()).entries
     assert entries["FedAvg", "N=10|50"].beside == "paper 43.21, −2.21"
     assert entries["FedCP", "N=10|50"].beside == "paper 50.12, +1.88"
     assert entries["Per-FedAvg", "β_2"].beside == "paper 32.50"
@@ -89,7 +94,7 @@ def test_beside_a_figure_on_real_data_stands_the_paper_s_and_the_difference() ->
 
 
 def test_on_stand_ins_only_ranks_are_shown() -> None:
-    entries = make_sheet(_plan("standin")).entries
+    entries = lay_out(_plan("standin")).entries
     assert entries["FedAvg", "N=10|50"].beside == "rank 2, paper 2"
     assert entries["FedCP", "N=10|50"].beside == "rank 1, paper 1"
     assert entries["Per-FedAvg", "β_2"].beside == ""
@@ -110,7 +115,7 @@ def test_ranks_count_only_what_both_have() -> None:
             cell_plan(("FedCP", "c"), [60.0], Published(1.0), source="standin"),
         ]
     )
-    entries = make_sheet(plan).entries
+    entries = lay_out(plan).entries
     assert entries["FedAvg", "c"].beside == "rank 2, paper 1"
     assert entries["Local", "c"].ranks is None
 
@@ -128,21 +133,21 @@ def test_a_reason_said_twice_is_one_footnote() -> None:
     config = toy_config()
     runs = [stored(config, None, "skipped", reason="too few batches")]
     cells = [cell_plan((row, "c"), [0], runs=runs, impossible="too few batches") for row in "xy"]
-    sheet = make_sheet(table_plan(cells))
-    assert sheet.footnotes == {"a": "skipped: too few batches"}
-    assert [entry.mark for entry in sheet.entries.values()] == ["a", "a"]
+    content = lay_out(table_plan(cells))
+    assert content.footnotes == {"a": "skipped: too few batches"}
+    assert [entry.mark for entry in content.entries.values()] == ["a", "a"]
 
 
 def test_the_best_of_each_line_is_bold_and_no_other() -> None:
     plan = _plan()
-    assert re.findall(r"\\textbf\{([\d.]+)", to_latex(plan)) == ["52.00"]
-    assert re.findall(r"\*\*(\d[\d.]+) ", to_markdown(plan)) == ["52.00"]
+    assert re.findall(r"\\textbf\{([\d.]+)", to_latex(lay_out(plan))) == ["52.00"]
+    assert re.findall(r"\*\*(\d[\d.]+) ", to_markdown(lay_out(plan))) == ["52.00"]
 
 
 def test_where_columns_compete_the_best_of_each_row_is_bold() -> None:
     cells = [cell_plan((row, column), [float(value)]) for row, column, value in
              (("a", "x", 1), ("a", "y", 2), ("b", "x", 4), ("b", "y", 3))]  # fmt: skip
-    best = {p for p, e in make_sheet(table_plan(cells, compared="columns")).entries.items()
+    best = {p for p, e in lay_out(table_plan(cells, compared="columns")).entries.items()
             if e.is_best}  # fmt: skip
     assert best == {("a", "y"), ("b", "x")}
 
@@ -152,7 +157,7 @@ def test_equals_share_the_first_place_and_a_line_of_equals_has_none() -> None:
         cell_plan((row, "x"), [value]) for row, value in zip("abc", (5.0, 5.0, 1.0), strict=True)
     ]
     cells += [cell_plan((row, "y"), [5.0]) for row in "abc"]
-    best = {p for p, e in make_sheet(table_plan(cells)).entries.items() if e.is_best}
+    best = {p for p, e in lay_out(table_plan(cells)).entries.items() if e.is_best}
     assert best == {("a", "x"), ("b", "x")}
 
 
@@ -168,7 +173,7 @@ def test_the_csv_holds_unrounded_figures_that_give_the_table_again() -> None:
 
 
 def test_latex_escapes_what_latex_reads_as_commands() -> None:
-    text = to_latex(_plan(caption="50 % of λ & more_or_less {x}"))
+    text = to_latex(lay_out(_plan(caption="50 % of λ & more_or_less {x}")))
     assert r"50 \% of $\lambda$ \& more\_or\_less \{x\}" in text
     assert r"$\beta$\_2" in text
     assert "-{}-profile" in text and "--" not in text.partition(r"\toprule")[0]
@@ -176,7 +181,7 @@ def test_latex_escapes_what_latex_reads_as_commands() -> None:
 
 
 def test_latex_keeps_a_dash_a_dash_and_knows_the_letters_of_quantities() -> None:
-    text = to_latex(_plan(caption="from 1–2 by --option, μ and η"))
+    text = to_latex(lay_out(_plan(caption="from 1–2 by --option, μ and η")))
     assert r"from 1--2 by -{}-option, $\mu$ and $\eta$" in text
 
 
@@ -190,12 +195,12 @@ def test_figures_stay_whole_under_a_heading_of_long_words() -> None:
 def test_a_run_too_short_for_a_score_is_told_in_a_footnote() -> None:
     plan = table_plan([cell_plan(("FedAvg", "x"), [40.0])])
     late = plan.retold(plan.spec.scored("late"))
-    assert make_sheet(late).footnotes == {"a": "no figure: it takes at least 20 scored rounds"}
+    assert lay_out(late).footnotes == {"a": "no figure: it takes at least 20 scored rounds"}
 
 
 def test_every_latex_line_of_cells_has_as_many_columns_as_the_head() -> None:
     plan = _plan(groups={"N=10|50": "drawn"})
-    body = to_latex(plan).partition(r"\toprule")[2].partition(r"\bottomrule")[0]
+    body = to_latex(lay_out(plan)).partition(r"\toprule")[2].partition(r"\bottomrule")[0]
     for line in body.splitlines():
         if line.endswith(r"\\"):
             spans = [int(n) - 1 for n in re.findall(r"\\multicolumn\{(\d+)\}", line)]
@@ -203,21 +208,21 @@ def test_every_latex_line_of_cells_has_as_many_columns_as_the_head() -> None:
 
 
 def test_latex_has_a_rule_above_the_rows_that_ask_for_one() -> None:
-    lines = [line.strip() for line in to_latex(_plan()).splitlines()]
+    lines = [line.strip() for line in to_latex(lay_out(_plan())).splitlines()]
     row = next(k for k, line in enumerate(lines) if line.startswith("FedCP &"))
     assert lines[row - 1] == r"\midrule"
 
 
 def test_columns_of_one_group_stand_under_one_heading() -> None:
     cells = [cell_plan(("a", name), [1.0]) for name in ("p x", "p y", "z")]
-    text = to_latex(table_plan(cells, groups={"p x": "p", "p y": "p"}))
+    text = to_latex(lay_out(table_plan(cells, groups={"p x": "p", "p y": "p"})))
     assert r"\multicolumn{2}{c}{p}" in text
     assert r"\cmidrule(lr){2-3}" in text
     assert r" & x & y & z \\" in text
 
 
 def test_every_markdown_line_has_as_many_cells_as_the_head() -> None:
-    table = [line for line in to_markdown(_plan()).splitlines() if line.startswith("|")]
+    table = [line for line in to_markdown(lay_out(_plan())).splitlines() if line.startswith("|")]
     counts = [len(re.findall(r"(?<!\\)\|", line)) for line in table]
     assert set(counts[:5]) == {4}
     assert len(set(counts[5:])) == 1
@@ -227,7 +232,7 @@ def test_every_markdown_line_has_as_many_cells_as_the_head() -> None:
 def test_the_terminal_shows_every_cell_whole_at_any_width(width: int) -> None:
     plan = _plan()
     text = _terminal(plan, width)
-    for entry in make_sheet(plan).entries.values():
+    for entry in lay_out(plan).entries.values():
         assert entry.figure in text
         assert entry.beside in text
     assert all(len(line) <= width for line in text.splitlines())
@@ -290,7 +295,7 @@ def test_a_table_says_which_models_stand_for_the_papers_and_at_which_size() -> N
     told = facts(small_plan())
     assert told["Models"] == SMALL_MODELS
     assert "small CNN at 6×6, " in told["Data"]
-    assert SMALL_MODELS in " ".join(plot.draw(small_plan()).get_suptitle().split())
+    assert SMALL_MODELS in " ".join(plot.draw(lay_out(small_plan())).get_suptitle().split())
 
 
 def test_a_table_of_the_papers_models_does_not_speak_of_others() -> None:
@@ -313,7 +318,7 @@ def test_the_agreement_says_the_smallest_p_its_seeds_allow() -> None:
 def test_a_table_without_published_figures_does_not_speak_of_the_paper() -> None:
     cells = [cell_plan((row, "c"), [value]) for row, value in (("mine", 60.0), ("other", 50.0))]
     plan = table_plan(cells, seeds=1, method="mine")
-    for text in (_terminal(plan), to_markdown(plan), to_latex(plan)):
+    for text in (_terminal(plan), to_markdown(lay_out(plan)), to_latex(lay_out(plan))):
         assert "paper" not in text
     assert "+10.00 to other, p = 1 (n = 1, at best 1)" in _terminal(plan)
 
@@ -335,7 +340,7 @@ def _overhead_plan(folder: Path) -> TablePlan:
 
 
 def test_overhead_shows_each_measure_in_its_own_unit(tmp_path: Path) -> None:
-    entries = make_sheet(_overhead_plan(tmp_path)).entries
+    entries = lay_out(_overhead_plan(tmp_path)).entries
     assert entries["fedavg", "iterations"].figure == "2 (1)"
     assert entries["fedavg", "parameters_up"].figure == "1,000,000 (1)"
     assert entries["fedavg", "cpn_parameters"].figure == "–"
@@ -343,7 +348,7 @@ def test_overhead_shows_each_measure_in_its_own_unit(tmp_path: Path) -> None:
 
 
 def test_overhead_states_its_criterion_and_the_cpn_s_share(tmp_path: Path) -> None:
-    text = to_markdown(_overhead_plan(tmp_path))
+    text = to_markdown(lay_out(_overhead_plan(tmp_path)))
     assert "within 0.5 percentage points of the highest" in text
     assert "leave out the first iteration" in text
     assert "4.67 %" in text
@@ -358,7 +363,7 @@ def test_all_formats_are_written_whole(shape: str, tmp_path: Path) -> None:
         "nothing run": lambda: table_plan([cell_plan((r, c), [None]) for r in "ab" for c in "xy"]),
         "overhead": lambda: _overhead_plan(tmp_path / "runs"),
     }[shape]()
-    paths = write_all(plan, tmp_path / "out")
+    paths = write_all(lay_out(plan), tmp_path / "out")
     assert [path.name for path in paths] == [
         f"toy{s}" for s in (".md", ".tex", ".csv", ".png", ".svg")
     ]
@@ -368,7 +373,7 @@ def test_all_formats_are_written_whole(shape: str, tmp_path: Path) -> None:
 
 
 def test_a_table_drawn_twice_is_the_same_bytes(tmp_path: Path) -> None:
-    first, second = (write_all(_plan(), tmp_path / name) for name in "ab")
+    first, second = (write_all(lay_out(_plan()), tmp_path / name) for name in "ab")
     for one, other in zip(first, second, strict=True):
         assert one.read_bytes() == other.read_bytes(), one.name
 
@@ -388,13 +393,13 @@ def test_a_picture_says_how_many_seeds_and_how_much_data_it_rests_on(
         made = cell_plan(place, seeds)
         configs = tuple(dataclasses.replace(c, fraction=fraction) for c in made.configs)
         cells.append(dataclasses.replace(made, configs=configs))
-    title = plot.draw(table_plan(cells, seeds=3)).get_suptitle()
+    title = plot.draw(lay_out(table_plan(cells, seeds=3))).get_suptitle()
     assert title.endswith(f"profile quick, {said}")
 
 
 def test_a_profile_that_does_not_rank_prints_neither_ranks_nor_correlations_nor_p() -> None:
     plan = dataclasses.replace(_plan(), profile=dataclasses.replace(PROFILE, ranks=False))
-    for text in (to_markdown(plan), to_latex(plan), to_csv(plan)):
+    for text in (to_markdown(lay_out(plan)), to_latex(lay_out(plan)), to_csv(lay_out(plan))):
         assert "Kendall" not in text and "p = " not in text and "rank 1" not in text
-    assert "does not tell which method is better" in to_markdown(plan)
-    assert "Kendall" in to_latex(_plan())
+    assert "does not tell which method is better" in to_markdown(lay_out(plan))
+    assert "Kendall" in to_latex(lay_out(_plan()))

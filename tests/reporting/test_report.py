@@ -8,6 +8,7 @@ import json
 import re
 import shlex
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -36,11 +37,12 @@ from pfl_bench.config.command_line import needs, run_command
 from pfl_bench.config.options import Profile
 from pfl_bench.config.run_config import RunConfig
 from pfl_bench.data import registry as data
-from pfl_bench.execution import tensorboard
+from pfl_bench.execution import many
+from pfl_bench.execution.request import Request
 from pfl_bench.reporting.report import runs
 from pfl_bench.reporting.report.page import render_page, write_report
 from pfl_bench.reporting.report.runs import Gathered, gather
-from pfl_bench.reporting.report.tables import Shelf, tables
+from pfl_bench.reporting.report.tables import ReadResults, tables
 from pfl_bench.reporting.tables.spec import TableSpec
 from pfl_bench.store.records import from_json, seal
 from pfl_bench.store.store import Store
@@ -127,10 +129,10 @@ class Captured(UserError):
 def configured_by(command: str, monkeypatch: pytest.MonkeyPatch) -> RunConfig:
     """The configuration that the command line makes of a command, before anything is computed."""
 
-    def capture(config: RunConfig, *_: object) -> None:
-        raise Captured(config)
+    def capture(requests: Sequence[Request], *_: object) -> None:
+        raise Captured(requests[0].config)
 
-    monkeypatch.setattr(tensorboard, "execute_logged", capture)
+    monkeypatch.setattr(many, "run_all", capture)
     program, *words = shlex.split(command)
     assert program == "pfl-bench"
     with pytest.raises(Captured) as captured:
@@ -305,7 +307,7 @@ def test_an_experiment_holds_runs_that_differ_in_method_and_seed_alone(
 
 
 def told_tables(store: Store, spec: TableSpec, *profiles: Profile) -> list[dict[str, Any]]:
-    return tables(Shelf(store.root, store.all()), [spec], profiles, Path("no-data"))
+    return tables(ReadResults(store.root, store.all()), [spec], profiles, Path("no-data"))
 
 
 def cells(table: dict[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:

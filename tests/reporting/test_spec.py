@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from pfl_bench.base.errors import UserError
-from pfl_bench.reporting.tables.spec import Published, load_table, read_table, table_names
+from pfl_bench.reporting.tables.reading import load_table, read_table, table_names
+from pfl_bench.reporting.tables.spec import Published
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "docs" / "examples" / "lambda_grid.yaml"
 VALID = """

@@ -14,8 +14,9 @@ from pfl_bench.config.options import load_profile
 from pfl_bench.config.run_config import RunConfig
 from pfl_bench.data import registry as data
 from pfl_bench.execution.configuration import configure
-from pfl_bench.reporting.tables.spec import Published, table_names
-from pfl_bench.reporting.tables.spec import load_table as read_anew
+from pfl_bench.reporting.tables.reading import load_table as read_anew
+from pfl_bench.reporting.tables.reading import table_names
+from pfl_bench.reporting.tables.spec import Published
 
 SHARED = Path(__file__).resolve().parents[3] / "shared" / "paper" / "published.yaml"
 CELLS = 409

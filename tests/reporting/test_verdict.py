@@ -11,8 +11,11 @@ from prepared import NAME, prepare_toy
 from toy import toy_config, toy_dataset, toy_partition
 
 from pfl_bench.cli import main
-from pfl_bench.reporting.tables.content import make_sheet, still_rising
-from pfl_bench.reporting.tables.render import to_csv, to_latex, to_markdown
+from pfl_bench.reporting.tables.caption import still_rising
+from pfl_bench.reporting.tables.content import lay_out
+from pfl_bench.reporting.tables.files import to_csv
+from pfl_bench.reporting.tables.latex import to_latex
+from pfl_bench.reporting.tables.markdown import to_markdown
 from pfl_bench.reporting.verdict import MARK, advice, is_rising, reference
 from pfl_bench.store.store import Store
 from pfl_bench.store.stored_run import StoredRun
@@ -70,20 +73,20 @@ def test_a_table_marks_and_counts_the_cells_that_still_rise() -> None:
             cell_plan(("b", "x"), [60.0], runs=[flat]),
         ]
     )
-    entries = make_sheet(plan).entries
+    entries = lay_out(plan).entries
     assert entries["a", "x"].figure.endswith(MARK)
     assert entries["a", "x"].rising == 1
     assert MARK not in entries["b", "x"].figure
     assert still_rising(plan).startswith(f"1 of 2 cells, marked {MARK}")
-    text = to_markdown(plan)
+    text = to_markdown(lay_out(plan))
     assert "exceeds that of the tenth before by more than 0.5 percentage points" in text
     assert "of a guess: every line: 50.00 and 10.00 %" in text
-    assert r"$\nearrow$" in to_latex(plan)
-    assert ",still_rising," in to_csv(plan)
+    assert r"$\nearrow$" in to_latex(lay_out(plan))
+    assert ",still_rising," in to_csv(lay_out(plan))
 
 
 def test_a_flat_table_without_references_says_nothing_of_either() -> None:
-    facts = make_sheet(table_plan([cell_plan(("a", "x"), [50.0])])).facts
+    facts = lay_out(table_plan([cell_plan(("a", "x"), [50.0])])).facts
     assert not {"Still rising", "Without training"} & set(facts)
 
 
@@ -91,7 +94,7 @@ def test_columns_of_other_data_have_their_own_reference() -> None:
     other = {**KEPT, "majority_correct": [20, 0]}
     runs = [stored(toy_config(), 60.0, reference=kept) for kept in (KEPT, other)]
     cells = [cell_plan(("a", c), [60.0], runs=[run]) for c, run in zip("xy", runs, strict=True)]
-    facts = make_sheet(table_plan(cells)).facts
+    facts = lay_out(table_plan(cells)).facts
     assert facts["Without training"].endswith("x: 50.00 and 10.00 %; y: 25.00 and 10.00 %")
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from pfl_bench.base import VERSION, UserError, install_command, write_atomically
 from pfl_bench.reporting.report.runs import Gathered, gather
-from pfl_bench.reporting.report.tables import Shelf, tables
+from pfl_bench.reporting.report.tables import ReadResults, tables
 from pfl_bench.store import Store, to_json, utc_now
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def write_report(
     _jinja2(), _plotly()  # told at once if missing
     runs = list(store.all())
     gathered = gather(runs)
-    made = tables(Shelf(store.root, runs), specs, profiles, data_dir) if gathered.runs else []
+    made = tables(ReadResults(store.root, runs), specs, profiles, data_dir) if gathered.runs else []
     page = render_page(gathered, made, str(store.root))
     try:
         write_atomically(out, page)

@@ -13,31 +13,31 @@ from typing import Any
 
 from pfl_bench import data
 from pfl_bench.config import Profile, RunConfig
+from pfl_bench.reporting.read_store import ReadStore
 from pfl_bench.reporting.report.runs import UNREADABLE, checked_config, method_title
 from pfl_bench.reporting.tables import (
     CellPlan,
+    Content,
     Entry,
-    Sheet,
     TablePlan,
     TableSpec,
     agreement_note,
     agreement_rows,
     agreement_title,
     fingerprints,
-    make_sheet,
+    lay_out,
     plan_table,
 )
-from pfl_bench.store import Configuration, Store, StoredRun, remarks
+from pfl_bench.store import Configuration, StoredRun
 
 MOST_SEEDS = 1000
 
 
-class Shelf(Store):
-    """A store read once: many questions are put to it, and its folder is not listed for each."""
+class ReadResults(ReadStore):
+    """The results that can be shown: those whose configuration can be read."""
 
     def __init__(self, root: Path, runs: Iterable[StoredRun]) -> None:
-        super().__init__(root)
-        self.runs: dict[str, StoredRun] = {}
+        readable: dict[str, StoredRun] = {}
         self._seeds: dict[str, set[int]] = {}
         for run in runs:
             if not run.is_final:
@@ -46,16 +46,14 @@ class Shelf(Store):
                 config = checked_config(run)
             except UNREADABLE:
                 continue
-            self.runs[run.key] = run
+            readable[run.key] = run
             self._seeds.setdefault(_seedless(config), set()).add(config.seed)
-        self._prints = fingerprints(self.runs.values())
-        self._remarks = remarks(self.runs.values())
+        super().__init__(root, readable.values())
+        self._prints = fingerprints(readable.values())
 
     def find(self, config: Configuration) -> StoredRun | None:
-        return self.runs.get(config.key)
-
-    def remarks(self) -> dict[str, str]:
-        return self._remarks
+        run = self._final.get(config.key)
+        return run and run.until(config.rounds, config.patience)
 
     def fingerprint(self, name: str, source: str, data_dir: Path) -> str:
         """Of the data that most stored runs have used; no stored run bears an empty one."""
@@ -73,24 +71,30 @@ def _seedless(config: RunConfig) -> str:
 
 
 def tables(
-    shelf: Shelf, specs: Sequence[TableSpec], profiles: Sequence[Profile], data_dir: Path
+    results: ReadResults, specs: Sequence[TableSpec], profiles: Sequence[Profile], data_dir: Path
 ) -> list[dict[str, Any]]:
     """Every table under every profile that has something to show, the fullest first."""
-    plans = (_plan(shelf, spec, profile, data_dir) for profile in profiles for spec in specs)
-    sheets = (make_sheet(plan) for plan in plans if plan is not None)
-    weighed = [(sum(map(_says_something, sheet.entries.values())), sheet) for sheet in sheets]
+    plans = (_plan(results, spec, profile, data_dir) for profile in profiles for spec in specs)
+    contents = (lay_out(plan) for plan in plans if plan is not None)
+    weighed = [
+        (sum(map(_says_something, content.entries.values())), content) for content in contents
+    ]
     weighed.sort(key=lambda pair: -pair[0])
-    return [_told(sheet) for weight, sheet in weighed if weight]
+    return [_told(content) for weight, content in weighed if weight]
 
 
-def _plan(shelf: Shelf, spec: TableSpec, profile: Profile, data_dir: Path) -> TablePlan | None:
+def _plan(
+    results: ReadResults, spec: TableSpec, profile: Profile, data_dir: Path
+) -> TablePlan | None:
     """The table with as many seeds as its fullest cell has; None where nothing is stored of it."""
-    first = plan_table(spec, profile, 1, shelf, data_dir, shelf.fingerprint)
-    seeds = max((shelf.seeds(c) for cell in first.cells.values() for c in cell.configs), default=0)
+    first = plan_table(spec, profile, 1, results, data_dir, results.fingerprint)
+    seeds = max(
+        (results.seeds(c) for cell in first.cells.values() for c in cell.configs), default=0
+    )
     if not seeds:
         return None
-    plan = plan_table(spec, profile, seeds, shelf, data_dir, shelf.fingerprint)
-    return replace(_trimmed(plan), remarks=shelf.remarks())
+    plan = plan_table(spec, profile, seeds, results, data_dir, results.fingerprint)
+    return replace(_trimmed(plan), remarks=results.remarks())
 
 
 def _trimmed(plan: TablePlan) -> TablePlan:
@@ -108,14 +112,14 @@ def _says_something(entry: Entry) -> bool:
     return entry.mean is not None or entry.mark is not None
 
 
-def _told(sheet: Sheet) -> dict[str, Any]:
-    plan, spec = sheet.plan, sheet.plan.spec
-    head, *lines = agreement_rows(sheet) if sheet.agreement else [[]]
+def _told(content: Content) -> dict[str, Any]:
+    plan, spec = content.plan, content.plan.spec
+    head, *lines = agreement_rows(content) if content.agreement else [[]]
     return {
         "id": f"{spec.name}-{plan.profile.name}",
         "name": spec.name,
         "profile": plan.profile.name,
-        "standin": any(entry.standin for entry in sheet.entries.values()),
+        "standin": any(entry.standin for entry in content.entries.values()),
         "caption": spec.caption,
         "corner": "" if spec.compared == "columns" else "method",
         "columns": [
@@ -127,18 +131,18 @@ def _told(sheet: Sheet) -> dict[str, Any]:
                 "name": row,
                 "rule": row in spec.rules and row != spec.rows[0],
                 "cells": [
-                    _cell(sheet.entries[row, column], plan.cells[row, column])
+                    _cell(content.entries[row, column], plan.cells[row, column])
                     for column in spec.columns
                 ],
             }
             for row in spec.rows
         ],
-        "footnotes": list(sheet.footnotes.items()),
-        "facts": [(name, text) for name, text in sheet.facts.items() if name != "Command"],
-        "command": sheet.facts.get("Command"),
-        "agreement": {"head": head, "lines": lines} if sheet.agreement else None,
-        "agreement_title": agreement_title(sheet) if sheet.agreement else "",
-        "agreement_note": agreement_note(sheet) if sheet.agreement else "",
+        "footnotes": list(content.footnotes.items()),
+        "facts": [(name, text) for name, text in content.facts.items() if name != "Command"],
+        "command": content.facts.get("Command"),
+        "agreement": {"head": head, "lines": lines} if content.agreement else None,
+        "agreement_title": agreement_title(content) if content.agreement else "",
+        "agreement_note": agreement_note(content) if content.agreement else "",
     }
 
 

@@ -6,15 +6,14 @@ from pfl_bench.base.face import face
 
 if TYPE_CHECKING:
     from pfl_bench.reporting.tables import markup
-    from pfl_bench.reporting.tables.content import (
-        Entry,
-        Sheet,
-        make_sheet,
-        remarks,
-        signed,
-        small_models,
-        still_rising,
+    from pfl_bench.reporting.tables.agreement import (
+        agreement_note,
+        agreement_rows,
+        agreement_title,
     )
+    from pfl_bench.reporting.tables.caption import remarks, small_models, still_rising
+    from pfl_bench.reporting.tables.content import Content, Entry, lay_out, signed
+    from pfl_bench.reporting.tables.files import write_all
     from pfl_bench.reporting.tables.plan import (
         CellPlan,
         Place,
@@ -27,13 +26,8 @@ if TYPE_CHECKING:
         plan_table,
         run_missing,
     )
-    from pfl_bench.reporting.tables.render import (
-        agreement_note,
-        agreement_rows,
-        agreement_title,
-        to_terminal,
-        write_all,
-    )
-    from pfl_bench.reporting.tables.spec import Cell, TableSpec, load_table, table_names
+    from pfl_bench.reporting.tables.reading import load_table, table_names
+    from pfl_bench.reporting.tables.spec import Cell, TableSpec
+    from pfl_bench.reporting.tables.terminal import to_terminal
 
 __getattr__, __dir__, __all__ = face(__name__, __file__)

@@ -1,6 +1,6 @@
 """What a table needs: the runs of each cell, which of them are stored and which cannot take place.
 
-What is missing goes the road of all runs, `execution.run_all`; showing the table is in `render`.
+What is missing goes the road of all runs, `execution.run_all`; what it then says is in `content`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from pfl_bench.execution import (
 from pfl_bench.plugins import load_algorithm, method_facts
 from pfl_bench.privacy import Attack, Threat, check_attackable, with_attack
 from pfl_bench.reporting.metrics import metric
-from pfl_bench.reporting.tables.spec import Cell, TableSpec, table_names
+from pfl_bench.reporting.tables.reading import table_names
+from pfl_bench.reporting.tables.spec import Cell, TableSpec
 from pfl_bench.store import Store, StoredRun
 
 Place = tuple[str, str]

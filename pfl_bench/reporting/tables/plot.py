@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 from pfl_bench.base import plot_style
 from pfl_bench.data import title
 from pfl_bench.reporting.metrics import attack_figures, metric
-from pfl_bench.reporting.tables.content import Sheet, make_sheet, remarks, small_models
+from pfl_bench.reporting.tables.caption import remarks, small_models
+from pfl_bench.reporting.tables.content import Content
 from pfl_bench.reporting.verdict import MARK
 
 if TYPE_CHECKING:
@@ -32,34 +33,33 @@ LETTERS_PER_INCH = 12
 PANELS_ABREAST = 3
 
 
-def save(plan: TablePlan, *paths: Path) -> None:
+def save(content: Content, *paths: Path) -> None:
     """Draw the table once and write it to each path in the format of its suffix."""
-    with plot_style.drawing(plan.spec.name):
-        plot_style.save(draw(plan), *paths, tight=True)
+    with plot_style.drawing(content.plan.spec.name):
+        plot_style.save(draw(content), *paths, tight=True)
 
 
-def draw(plan: TablePlan) -> Figure:
-    sheet = make_sheet(plan)
-    spec = plan.spec
+def draw(content: Content) -> Figure:
+    spec = content.plan.spec
     if spec.metric == "overhead":
-        figure = _panels(sheet)
+        figure = _panels(content)
     elif min(len(spec.rows), len(spec.columns)) == 1:
-        figure = _bars(sheet)
+        figure = _bars(content)
     else:
-        figure = _heat_map(sheet)
-    heading = _title(sheet, int(LETTERS_PER_INCH * figure.get_figwidth()))
+        figure = _heat_map(content)
+    heading = _title(content, int(LETTERS_PER_INCH * figure.get_figwidth()))
     figure.suptitle(plot_style.plain(heading), fontsize=10, y=1.02, va="bottom")
     return figure
 
 
-def _title(sheet: Sheet, letters: int) -> str:
-    standin = any(entry.standin for entry in sheet.entries.values())
-    data = "embedded stand-in data, not the paper's" if standin else _share(sheet.plan)
-    below = f"profile {sheet.plan.profile.name}, {_seeds(sheet)}, {data}"
-    rising = any(entry.rising for entry in sheet.entries.values())
+def _title(content: Content, letters: int) -> str:
+    standin = any(entry.standin for entry in content.entries.values())
+    data = "embedded stand-in data, not the paper's" if standin else _share(content.plan)
+    below = f"profile {content.plan.profile.name}, {_seeds(content)}, {data}"
+    rising = any(entry.rising for entry in content.entries.values())
     mark = (f"{MARK} more rounds would change this cell",) if rising else ()
-    configs = [config for cell in sheet.plan.cells.values() for config in cell.configs]
-    told = (sheet.plan.spec.caption, below, small_models(configs), *mark, *_remarks(sheet.plan))
+    configs = [config for cell in content.plan.cells.values() for config in cell.configs]
+    told = (content.plan.spec.caption, below, small_models(configs), *mark, *_remarks(content.plan))
     return "\n".join(textwrap.fill(line, letters) for line in told if line)
 
 
@@ -75,10 +75,10 @@ def _remarks(plan: TablePlan) -> list[str]:
     return ["; ".join(f"{name}: {remark}" for name, remark in titles.items())] if titles else []
 
 
-def _seeds(sheet: Sheet) -> str:
+def _seeds(content: Content) -> str:
     """How many there are, beside how many there should be if some are missing."""
-    wanted = sheet.plan.seeds
-    found = {entry.seeds for entry in sheet.entries.values() if entry.mean is not None}
+    wanted = content.plan.seeds
+    found = {entry.seeds for entry in content.entries.values() if entry.mean is not None}
     of_all = f"{wanted} seed{'' if wanted == 1 else 's'}"
     return of_all if found <= {wanted} else f"{_span(found)} of {of_all}"
 
@@ -94,16 +94,16 @@ def _span(values: Set[float]) -> str:
     return f"{low:g}" if low == high else f"{low:g} to {high:g}"
 
 
-def _heat_map(sheet: Sheet) -> Figure:
+def _heat_map(content: Content) -> Figure:
     import numpy as np
     import seaborn as sns
     from matplotlib.colors import PowerNorm
 
-    spec = sheet.plan.spec
+    spec = content.plan.spec
     behind = np.full((len(spec.rows), len(spec.columns)), np.nan)
     words = np.full(behind.shape, "", dtype=object)
     for cells in spec.lines().values():
-        entries = {(c.row, c.column): sheet.entries[c.row, c.column] for c in cells}
+        entries = {(c.row, c.column): content.entries[c.row, c.column] for c in cells}
         means = [entry.mean for entry in entries.values() if entry.mean is not None]
         lower = metric(cells[0].measure).lower_is_better
         for (row, column), entry in entries.items():
@@ -135,19 +135,19 @@ def _heat_map(sheet: Sheet) -> Figure:
         yticklabels=list(map(plot_style.plain, spec.rows)),
         cbar_kws={"label": f"{apart} the best of the {line}"},
     )
-    _write_cells(axes, sheet, words, behind, farthest)
+    _write_cells(axes, content, words, behind, farthest)
     axes.tick_params(axis="x", rotation=0, labelsize=8, length=0)
     axes.tick_params(axis="y", rotation=0, length=0)
     return figure
 
 
-def _write_cells(axes: Axes, sheet: Sheet, words: Any, behind: Any, farthest: float) -> None:
+def _write_cells(axes: Axes, content: Content, words: Any, behind: Any, farthest: float) -> None:
     """The figure of every cell, in a colour that can be read on the cell's; the best in bold."""
     import numpy as np
 
-    spec = sheet.plan.spec
+    spec = content.plan.spec
     for (i, j), word in np.ndenumerate(words):
-        is_best = sheet.entries[spec.rows[i], spec.columns[j]].is_best
+        is_best = content.entries[spec.rows[i], spec.columns[j]].is_best
         is_dark = np.isfinite(behind[i, j]) and behind[i, j] > 0.2 * farthest
         axes.text(
             j + 0.5,
@@ -162,22 +162,22 @@ def _write_cells(axes: Axes, sheet: Sheet, words: Any, behind: Any, farthest: fl
         )
 
 
-def _bars(sheet: Sheet) -> Figure:
+def _bars(content: Content) -> Figure:
     """One bar for each cell of a table of one row or one column."""
-    spec = sheet.plan.spec
+    spec = content.plan.spec
     names = list(spec.columns if len(spec.rows) == 1 else spec.rows)
     places = [(row, column) for row in spec.rows for column in spec.columns]
     figure, (axes,) = plot_style.blank(6.4, 1.2 + 0.36 * len(names))
-    _bar_panel(axes, sheet, names, places)
-    if sheet.plan.spec.is_attacked:
-        _mark_floor(axes, sheet)
+    _bar_panel(axes, content, names, places)
+    if content.plan.spec.is_attacked:
+        _mark_floor(axes, content)
     return figure
 
 
-def _mark_floor(axes: Axes, sheet: Sheet) -> None:
+def _mark_floor(axes: Axes, content: Content) -> None:
     """A line at what random images reach, below which no figure says anything."""
-    runs = [run for cell in sheet.plan.cells.values() for run in cell.runs if run is not None]
-    measure = next(iter(sheet.plan.cells.values())).cell.measure
+    runs = [run for cell in content.plan.cells.values() for run in cell.runs if run is not None]
+    measure = next(iter(content.plan.cells.values())).cell.measure
     values = [value for run in runs for value in attack_figures(run, f"{measure}_noise")]
     if values:
         floor = statistics.fmean(values)
@@ -192,9 +192,9 @@ def _mark_floor(axes: Axes, sheet: Sheet) -> None:
         )
 
 
-def _panels(sheet: Sheet) -> Figure:
+def _panels(content: Content) -> Figure:
     """A panel of bars for each column."""
-    spec = sheet.plan.spec
+    spec = content.plan.spec
     abreast = min(PANELS_ABREAST, len(spec.columns))
     deep = math.ceil(len(spec.columns) / abreast)
     figure, panels = plot_style.blank(
@@ -202,7 +202,7 @@ def _panels(sheet: Sheet) -> Figure:
     )
     for k, column in enumerate(spec.columns):
         axes = panels[k]
-        _bar_panel(axes, sheet, list(spec.rows), [(row, column) for row in spec.rows])
+        _bar_panel(axes, content, list(spec.rows), [(row, column) for row in spec.rows])
         axes.set_title(" ".join((column, spec.groups.get(column, ""))).strip(), fontsize=9)
         axes.set_xlabel("")
         axes.tick_params(labelleft=k % abreast == 0, labelsize=8)
@@ -211,10 +211,12 @@ def _panels(sheet: Sheet) -> Figure:
     return figure
 
 
-def _bar_panel(axes: Axes, sheet: Sheet, names: list[str], places: list[tuple[str, str]]) -> None:
+def _bar_panel(
+    axes: Axes, content: Content, names: list[str], places: list[tuple[str, str]]
+) -> None:
     import seaborn as sns
 
-    entries = [sheet.entries[place] for place in places]
+    entries = [content.entries[place] for place in places]
     lengths = [entry.mean or 0.0 for entry in entries]
     colours = [BEST if entry.is_best else OTHER for entry in entries]
     sns.barplot(

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from pfl_bench import data
 from pfl_bench.base import plot_style
-from pfl_bench.reporting.tables import remarks, small_models
+from pfl_bench.reporting.tables.caption import remarks, small_models
 
 if TYPE_CHECKING:
     import numpy as np
     from matplotlib.axes import Axes
 
-    from pfl_bench.reporting.tables import CellPlan, TablePlan
+    from pfl_bench.reporting.tables.plan import CellPlan, TablePlan
     from pfl_bench.store import StoredRun
 
 COLUMNS = 8

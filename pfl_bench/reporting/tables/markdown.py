@@ -1,0 +1,45 @@
+"""A table as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pfl_bench.reporting.tables.agreement import agreement_note, agreement_rows, agreement_title
+from pfl_bench.reporting.tables.content import Content, Entry
+from pfl_bench.reporting.tables.markup import markdown as _md
+from pfl_bench.reporting.tables.markup import markdown_code
+
+
+def to_markdown(content: Content) -> str:
+    spec = content.plan.spec
+    body = [["", *map(_md, spec.columns)]]
+    body += [
+        [_md(row), *(_md_cell(content.entries[row, column]) for column in spec.columns)]
+        for row in spec.rows
+    ]
+    parts = [f"**{_md(spec.caption)}**", _pipes(body)]
+    parts += [f"<sup>{mark}</sup> {_md(text)}" for mark, text in content.footnotes.items()]
+    if content.agreement:
+        lines = [[_md(cell) for cell in line] for line in agreement_rows(content)]
+        parts += [f"### {agreement_title(content)}", _pipes(lines), agreement_note(content)]
+    parts.append("\n".join(_md_fact(name, text) for name, text in content.facts.items()))
+    return "\n\n".join(parts) + "\n"
+
+
+def _md_fact(name: str, text: str) -> str:
+    return f"- {name}: {markdown_code(text) if name == 'Command' else _md(text)}"
+
+
+def _md_cell(entry: Entry) -> str:
+    figure = _md(entry.figure)
+    figure = figure if entry.mean is not None else f"*{figure}*"
+    figure = f"**{figure}**" if entry.is_best else figure
+    mark = f"<sup>{entry.mark}</sup>" if entry.mark else ""
+    return figure + mark + (f"<br>{_md(entry.beside)}" if entry.beside else "")
+
+
+def _pipes(rows: Sequence[Sequence[str]]) -> str:
+    """A pipe table: the first row is the head, the first column stands left, the rest right."""
+    head, *body = rows
+    rule = ["---", *["--:"] * (len(head) - 1)]
+    return "\n".join("| " + " | ".join(row) + " |" for row in (head, rule, *body))
