@@ -35,6 +35,7 @@ class Hyper:
 
 class PerFedAvg(Algorithm):
     title = "Per-FedAvg"
+    group = "paper"
     summary = "Learns a global initialisation that one local gradient step adapts to each client."
     citation = (
         "Fallah et al., Personalized Federated Learning with Theoretical Guarantees: A "
@@ -42,10 +43,9 @@ class PerFedAvg(Algorithm):
     )
     scored_model = "the global model after one SGD step on one batch of the client's training data"
     Hyper = Hyper
+    steps_are_plain = True
 
     def impossible(self) -> str | None:
-        if self.task.config.momentum or self.task.config.weight_decay:
-            return "Per-FedAvg's steps are plain SGD: it has no momentum and no weight decay"
         needed = 2 * self.task.config.batch_size
         smallest = min(self.task.train_sizes)
         if smallest >= needed:

@@ -56,6 +56,8 @@ class Algorithm:
     summary: ClassVar[str]
     """What the method does, in a sentence or two."""
     citation: ClassVar[str]
+    group: ClassVar[str] = "further"
+    """"paper" for what the tables of the paper compare; lists show it first."""
     scored_model: ClassVar[str] = "the global model as received"
     """Which model's test accuracy counts, in words."""
 
@@ -66,6 +68,9 @@ class Algorithm:
     """The parts that stay on the client."""
     frozen: tuple[str, ...] = ()
     """The parts that no gradient reaches."""
+    steps_are_plain: ClassVar[bool] = False
+    """Whether it takes steps outside `client.train`, for which momentum and weight decay have no
+    meaning: a run with them is then skipped."""
     plans_rounds: ClassVar[bool] = False
     """Whether its course depends on how many rounds are planned. Such a run is another run when
     it is longer; that of any other method is the same run, continued."""
@@ -99,6 +104,14 @@ class Algorithm:
     def client_state(self, start: Start) -> Message:
         """What a client keeps between rounds, by name, with the values before its first one."""
         return {part: start.parts[part] for part in self.personal}
+
+    def introduction(self, client: Client, received: Message) -> Message:
+        """What every client tells the server before the first round; by default nobody is asked."""
+        return {}
+
+    def begin(self, server: Server, told: Iterator[Upload]) -> ServerState:
+        """The server's state with which the first round starts, given all introductions."""
+        return server.state
 
     # --- one round ----------------------------------------------------------------------------
 
@@ -181,6 +194,15 @@ class PersonalModelBeside(Algorithm):
     def parts(self, model: Model) -> dict[str, nn.Module]:
         own = copy.deepcopy((model.extractor, model.head))
         return super().parts(model) | dict(zip(self.personal, own, strict=True))
+
+    def both(self, client: Client) -> tuple[Tensor, Tensor]:
+        """The global and the personal model in the workspace, as vectors."""
+        half = len(client.net.vector) // 2
+        return client.net.vector[:half], client.net.vector[half:]
+
+    def global_loss(self, client: Client, batch: Batch) -> Tensor:
+        extractor, head = (client.net.module(part) for part in self.shared)
+        return F.cross_entropy(head(extractor(batch.x)), batch.y)
 
     def predict(self, client: Client, x: Tensor) -> Tensor:
         extractor, head = (client.net.module(part) for part in self.personal)

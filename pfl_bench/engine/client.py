@@ -91,10 +91,15 @@ class Client:
         return self.shard.samples
 
     @property
+    def labels(self) -> Tensor:
+        """The classes of the training samples, in their order."""
+        return self.shard.pool.y[self.shard.train]
+
+    @property
     def lr(self) -> float:
         """The local learning rate of this round."""
         config = self.task.config
-        return config.lr * config.lr_decay ** (self.round - 1)
+        return config.lr * config.lr_decay ** max(0, self.round - 1)
 
     def generator(self, purpose: str) -> torch.Generator:
         """The client's own random numbers of this round for one purpose."""
@@ -167,6 +172,11 @@ class Client:
         """Count one step's loss into the round's mean training loss."""
         self._loss_sum += loss.detach()
         self._steps += 1
+
+    @property
+    def steps(self) -> int:
+        """How many steps were reported."""
+        return self._steps
 
     @property
     def train_loss(self) -> float | None:

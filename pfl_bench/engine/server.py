@@ -6,7 +6,7 @@ rounds are run is the simulator's business.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -39,6 +39,7 @@ class Server:
         workspace: Callable[[], AbstractContextManager[Network]],
         spread: Spread = map,
         recorded: dict[str, Any] | None = None,
+        joined: Sequence[int] = (),
     ):
         self.state = state
         self.round = round
@@ -47,6 +48,8 @@ class Server:
         """`with server.workspace() as net:` a network of its own, in which nothing is loaded."""
         self.spread = spread
         """`map` over all workers in `aggregate`, for independent pieces of work."""
+        self.joined = joined
+        """The clients whose uploads are aggregated."""
         self._recorded = recorded
 
     def generator(self, purpose: str, *of: int) -> torch.Generator:

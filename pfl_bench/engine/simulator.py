@@ -8,6 +8,7 @@ order in which workers finish. Storing, resuming and stopping early are the runn
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 import queue
 import threading
@@ -82,7 +83,12 @@ class Simulator:
     @property
     def impossible(self) -> str | None:
         """The reason why this run cannot take place, if there is one."""
-        return self.algorithm.impossible() or self._single_sample()
+        return self.algorithm.impossible() or self._plain_steps() or self._single_sample()
+
+    def _plain_steps(self) -> str | None:
+        if self.algorithm.steps_are_plain and (self.config.momentum or self.config.weight_decay):
+            return f"{self.algorithm.title} takes plain steps: no momentum, no weight decay"
+        return None
 
     def _single_sample(self) -> str | None:
         """Batch norm has nothing to normalise over where a batch leaves it one value a channel."""
@@ -160,8 +166,10 @@ class Simulator:
 
     def _round(self, pool: ThreadPoolExecutor, round: int) -> RoundRecord:
         watch = RoundWatch(self.workers)
-        joined = self._joining(round)
         tally = Tally(self.snapshot)
+        if round == 1 and type(self.algorithm).introduction is not Algorithm.introduction:
+            self._begin(pool, tally)
+        joined = self._joining(round)
         total = sum(self.shards[i].samples for i in joined)
 
         def job(index: int) -> Trained:
@@ -171,7 +179,7 @@ class Simulator:
         trained = in_order(pool, job, joined, cost=lambda i: self.shards[i].samples)
         with watch.aggregation(trained) as arriving:
             uploads = tally.uploads(arriving)
-            server = self.algorithm.aggregate(self.server(pool.map, recorded), uploads)
+            server = self.algorithm.aggregate(self.server(pool.map, recorded, joined), uploads)
             for _ in uploads:  # whom the aggregation passed over has trained all the same
                 pass
         self.diverged = tally.defect and f"{tally.defect} in round {round}"
@@ -197,6 +205,22 @@ class Simulator:
             extras=extras,
             seconds=watch.split(),
         )
+
+    def _begin(self, pool: ThreadPoolExecutor, tally: Tally) -> None:
+        """All clients introduce themselves; what is sent for it counts into the first round."""
+        total = sum(self.task.train_sizes)
+
+        def job(index: int) -> tuple[Upload, Message]:
+            with self.client(index, 0) as client:
+                received = self.download(index)
+                told = self.algorithm.introduction(client, received)
+                return Upload(index, client.samples / total, told), received
+
+        everyone = range(self.task.clients)
+        told = in_order(pool, job, everyone, cost=lambda i: self.shards[i].samples)
+        server = self.server(pool.map, {}, everyone)
+        begun = self.algorithm.begin(server, tally.introductions(told))
+        self.snapshot = dataclasses.replace(self.snapshot, server=begun)
 
     def _joining(self, round: int) -> list[int]:
         """The clients that join a round, in order."""
@@ -279,11 +303,21 @@ class Simulator:
 
     # --- the server ---------------------------------------------------------------------------
 
-    def server(self, spread: Spread = map, recorded: dict[str, Any] | None = None) -> Server:
+    def server(
+        self,
+        spread: Spread = map,
+        recorded: dict[str, Any] | None = None,
+        joined: Sequence[int] = (),
+    ) -> Server:
         """The server after the last whole round."""
-        before = self.snapshot
         return Server(
-            before.server, before.round, self.task, self._server_workspace, spread, recorded
+            self.snapshot.server,
+            self.snapshot.round,
+            self.task,
+            self._server_workspace,
+            spread,
+            recorded,
+            joined,
         )
 
     def download(self, index: int) -> Message:

@@ -80,12 +80,25 @@ class Tally:
             self._count(one)
             yield one.upload
 
+    def introductions(self, told: Iterator[tuple[Upload, Message]]) -> Iterator[Upload]:
+        """What clients say before the first round, and what they received for it."""
+        for upload, received in told:
+            self._count_traffic(upload.message, received)
+            if not all(map(_is_finite, leaves(upload.message))):
+                self.defect = (
+                    self.defect or f"the introduction of client {upload.client} is not finite"
+                )
+            yield upload
+
+    def _count_traffic(self, sent: Message, got: Message) -> None:
+        self.bytes_up += _bytes(sent)
+        self.bytes_down += _bytes(got)
+        self.parameters_up += _parameters(sent)
+        self.parameters_down += _parameters(got)
+
     def _count(self, one: Trained) -> None:
         index, weight = one.upload.client, one.upload.weight
-        self.bytes_up += _bytes(one.sent)
-        self.bytes_down += _bytes(one.got)
-        self.parameters_up += _parameters(one.sent)
-        self.parameters_down += _parameters(one.got)
+        self._count_traffic(one.sent, one.got)
         if one.train_loss is not None:
             self.train_loss = (self.train_loss or 0.0) + weight * one.train_loss
         self.defect = self.defect or one.defect

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from pfl_bench.base import UserError
 from pfl_bench.config import Knob, RunConfig, knobs, resolve
-from pfl_bench.engine import CONVERGENCE, Client, Message, leaves
+from pfl_bench.engine import CONVERGENCE, Algorithm, Client, Message, leaves
 from pfl_bench.plugins.registry import load_algorithm
 from pfl_bench.plugins.testing import (
     toy_algorithm,
@@ -134,15 +134,20 @@ class AlgorithmConformance:
             for tensor in leaves(message):
                 sent[direction] += tensor.detach().contiguous().numpy().nbytes
 
-        original = kind.local_update
+        def spied(hook: str) -> None:
+            original = getattr(kind, hook)
 
-        def spying(self: Any, client: Client, received: Message) -> Message:
-            weigh("down", received)
-            upload = original(self, client, received)
-            weigh("up", upload)
-            return upload
+            def spying(self: Any, client: Client, received: Message) -> Message:
+                weigh("down", received)
+                upload = original(self, client, received)
+                weigh("up", upload)
+                return upload
 
-        monkeypatch.setattr(kind, "local_update", spying)
+            monkeypatch.setattr(kind, hook, spying)
+
+        spied("local_update")
+        if kind.introduction is not Algorithm.introduction:
+            spied("introduction")
         records = toy_run(self._config(algo))
         assert sent["up"] == sum(record.bytes_up for record in records)
         assert sent["down"] == sum(record.bytes_down for record in records)

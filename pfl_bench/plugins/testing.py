@@ -6,7 +6,7 @@ For tests in this project and in plugins. What every algorithm must hold on them
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -142,7 +142,9 @@ def toy_client(
     return Client(index, round, algorithm.task, shard, state, net), start
 
 
-def toy_server(algorithm: Algorithm, state: ServerState | Start, round: int = 0) -> Server:
+def toy_server(
+    algorithm: Algorithm, state: ServerState | Start, round: int = 0, joined: Sequence[int] = ()
+) -> Server:
     """The server with a state, or before the first round; as the simulator would make it."""
     config = algorithm.task.config
     if isinstance(state, Start):
@@ -151,4 +153,4 @@ def toy_server(algorithm: Algorithm, state: ServerState | Start, round: int = 0)
     def workspace() -> AbstractContextManager[Network]:
         return nullcontext(seeded(config.seed, lambda: build_network(algorithm)))
 
-    return Server(state, round, algorithm.task, workspace, recorded={})
+    return Server(state, round, algorithm.task, workspace, recorded={}, joined=joined)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from toy import toy_algorithm, toy_client, toy_config, toy_dataset, toy_partition
+from toy import toy_algorithm, toy_client, toy_config, toy_dataset, toy_partition, toy_simulator
 
 from pfl_bench.algorithms.fedavg import FedAvg
 from pfl_bench.base.errors import UserError
@@ -290,8 +290,8 @@ def test_the_learning_rate_decays_from_round_to_round() -> None:
 def test_a_method_whose_steps_are_its_own_refuses_options_that_it_would_ignore(
     option: dict[str, float],
 ) -> None:
-    reason = toy_algorithm(toy_config("perfedavg", batch_size=2, **option)).impossible()
-    assert reason == "Per-FedAvg's steps are plain SGD: it has no momentum and no weight decay"
+    reason = toy_simulator(toy_config("perfedavg", batch_size=2, **option)).impossible
+    assert reason == "Per-FedAvg takes plain steps: no momentum, no weight decay"
 
 
 def test_fine_tuning_is_sgd_on_the_named_parts_and_counts_as_no_training() -> None:
@@ -450,3 +450,45 @@ def test_a_choice_of_nobody_or_of_strangers_is_refused(chosen: list[int]) -> Non
         ValueError, match=r"Wrong.joining chose .*; allowed: one or more of the cli"
     ):
         next(simulator_of(Wrong).rounds())
+
+
+# --- before the first round -----------------------------------------------------------------------
+
+
+class Greets(FedAvg):
+    """Every client tells its number of samples before the first round, whether it joins or not."""
+
+    def server_state(self, start: Start) -> ServerState:
+        return {**super().server_state(start), "mean size": torch.zeros(1)}
+
+    def introduction(self, client: Client, received: Message) -> Message:
+        self.load(client, received)
+        self.train(client, received)
+        return {"size": torch.tensor([float(client.samples)])}
+
+    def begin(self, server: Server, told: Iterator[Upload]) -> ServerState:
+        sizes = [upload.message["size"] for upload in told]
+        return {**server.state, "mean size": torch.stack(sizes).mean(0)}
+
+
+def test_every_client_introduces_itself_once_and_that_is_counted() -> None:
+    config = toy_config(rounds=2, joining_ratio=(0.5, 0.5))
+    greets, plain = simulator_of(Greets, config), simulator_of(FedAvg, config)
+    first, second = greets.rounds()
+    usual, usual_too = plain.rounds()
+    sizes = greets.task.train_sizes
+    assert greets.snapshot.server["mean size"].tolist() == [sum(sizes) / len(sizes)]
+    assert first.parameters_up == usual.parameters_up + 4
+    assert first.parameters_down == usual.parameters_down + 4 * greets.task.build_model().size
+    assert first.loss == usual.loss and first.train_loss == usual.train_loss
+    assert same_result(second, usual_too)
+
+
+def test_an_introduction_that_is_not_finite_is_a_divergence() -> None:
+    class Loud(Greets):
+        def introduction(self, client: Client, received: Message) -> Message:
+            return {"size": torch.tensor([math.nan])}
+
+    simulator = simulator_of(Loud)
+    list(simulator.rounds())
+    assert "the introduction of client 0 is not finite" in str(simulator.diverged)
