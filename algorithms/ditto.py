@@ -5,11 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch.nn.functional as F
-from torch import Tensor
-
 from pfl_bench.config import knob
-from pfl_bench.engine import Batch, Client, Message, PersonalModelBeside
+from pfl_bench.engine import Client, Message, PersonalModelBeside
 
 
 @dataclass(frozen=True)
@@ -28,6 +25,7 @@ class Hyper:
 
 class Ditto(PersonalModelBeside):
     title = "Ditto"
+    group = "paper"
     summary = "Trains a personal model on each client, tied to a global model learnt by FedAvg."
     citation = (
         "Li et al., Ditto: Fair and Robust Federated Learning Through Personalization, ICML 2021"
@@ -44,7 +42,3 @@ class Ditto(PersonalModelBeside):
             toward={mine: received[w] for mine, w in zip(self.personal, self.shared, strict=True)},
             strength=self.hyper.mu,
         )
-
-    def global_loss(self, client: Client, batch: Batch) -> Tensor:
-        extractor, head = (client.net.module(part) for part in self.shared)
-        return F.cross_entropy(head(extractor(batch.x)), batch.y)

@@ -54,6 +54,7 @@ class Hyper:
 
 class FedAMP(PersonalModelSent):
     title = "FedAMP"
+    group = "paper"
     summary = (
         "Sends each client a mixture of all clients' models, weighted by how near they are to its "
         "own, and ties its training to that mixture."

@@ -11,6 +11,7 @@ from pfl_bench.engine import Algorithm
 
 class FedAvg(Algorithm):
     title = "FedAvg"
+    group = "paper"
     summary = (
         "Clients train the global model on their own data; the server averages the results, "
         "weighted by the number of training samples."

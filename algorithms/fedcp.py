@@ -80,6 +80,7 @@ class PolicyNetwork(nn.Sequential):
 
 class FedCP(Algorithm):
     title = "FedCP"
+    group = "paper"
     summary = (
         "A small network decides for every sample how much of each feature goes to a frozen global "
         "head and how much to a personal one."

@@ -42,6 +42,7 @@ class Hyper:
 
 class FedFomo(PersonalModelSent):
     title = "FedFomo"
+    group = "paper"
     summary = (
         "Sends clients one another's models; each weighs them by how much they lower its own "
         "validation loss and combines them."

@@ -40,6 +40,7 @@ class Hyper:
 
 class FedPHP(PersonalModelBeside):
     title = "FedPHP"
+    group = "paper"
     summary = (
         "FedAvg with a personal model per client, a moving average of the local ones, that guides "
         "local training through its features."

@@ -22,6 +22,7 @@ class Hyper:
 
 class FedProx(Algorithm):
     title = "FedProx"
+    group = "paper"
     summary = "FedAvg with a proximal term that keeps local models near the global one."
     citation = "Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020"
     Hyper = Hyper

@@ -28,6 +28,7 @@ class Hyper:
 
 class FedRep(Algorithm):
     title = "FedRep"
+    group = "paper"
     summary = "Shares the feature extractor; each round trains the personal head first, alone."
     citation = (
         "Collins et al., Exploiting Shared Representations for Personalized Federated Learning, "

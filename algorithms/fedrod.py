@@ -17,6 +17,7 @@ from pfl_bench.models import Model, balanced_softmax
 
 class FedRoD(Algorithm):
     title = "FedRoD"
+    group = "paper"
     summary = (
         "Learns a shared model with the balanced softmax and a personal head that corrects its "
         "logits for the client's own distribution."

@@ -7,6 +7,7 @@ from pfl_bench.engine import Algorithm
 
 class Local(Algorithm):
     title = "Local"
+    group = "paper"
     summary = "Each client trains a model of its own on its own data; nothing is shared."
     citation = "no paper: the baseline without federation"
     scored_model = "the client's own model"

@@ -37,6 +37,7 @@ class Hyper:
 
 class PFedMe(Algorithm):
     title = "pFedMe"
+    group = "paper"
     summary = (
         "Trains a personal model that stays near a local copy of the global one; the copy follows "
         "the personal model and is averaged."

@@ -56,8 +56,16 @@ def names_every_default(knob: Knob, text: str) -> bool:
     return all(as_written(v) in words(text) for v in (knob.default, *knob.by_model.values()))
 
 
-def test_there_are_thirteen_algorithms() -> None:
-    assert len(ALGORITHMS) == 13
+def test_the_paper_has_twelve_algorithms_and_local_beside_them() -> None:
+    paper = {name for name in ALGORITHMS if load_algorithm(name).group == "paper"}
+    assert paper == {
+        "fedavg", "fedprox", "perfedavg", "pfedme", "fedamp", "ditto", "fedper", "fedrep", "fedrod",
+        "fedfomo", "fedphp", "fedcp", "local",
+    }  # fmt: skip
+
+
+def test_every_other_algorithm_is_a_further_one(algo: str) -> None:
+    assert load_algorithm(algo).group in ("paper", "further")
 
 
 def test_the_page_has_what_a_reader_looks_for(algo: str) -> None:

@@ -36,9 +36,15 @@ def _algorithms(plugins: tuple[str, ...]) -> list[tuple[str, str]]:
     for plugin in plugins:
         load_plugin(Path(plugin))
     broken = broken_plugins()
+
+    def place(name: str) -> tuple[bool, bool, str]:
+        """The paper's methods first, then the baseline beside them, then the further ones."""
+        is_further = name in broken or load_algorithm(name).group != "paper"
+        return is_further, name == "local", name
+
     return [
         (name, broken[name] if name in broken else load_algorithm(name).summary)
-        for name in algorithm_names()
+        for name in sorted(algorithm_names(), key=place)
     ]
 
 

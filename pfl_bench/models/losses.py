@@ -27,6 +27,11 @@ def mmd(x: Tensor, y: Tensor) -> Tensor:
     return s @ kernel @ s
 
 
+def rows_by_class(table: Tensor, y: Tensor) -> Tensor:
+    """The row of each label's class; where labels are probabilities, the mixture of rows."""
+    return y @ table if y.is_floating_point() else table[y]
+
+
 def balanced_softmax(logits: Tensor, y: Tensor, class_counts: Tensor) -> Tensor:
     """Cross-entropy of logits shifted by the log of the class counts (Ren et al., 2020).
 

@@ -49,7 +49,9 @@ def meet(
     return algorithm, client, received
 
 
-def _jittered(value: Tensor, generator: torch.Generator) -> Tensor:
+def _jittered(value: Any, generator: torch.Generator) -> Any:
+    if isinstance(value, dict):
+        return {name: _jittered(inner, generator) for name, inner in value.items()}
     return value + 0.02 * torch.randn(value.shape, generator=generator)
 
 

@@ -401,6 +401,13 @@ def listed(kind: str) -> dict[str, str]:
     return {line.split()[0]: line for line in result.stdout.splitlines()}
 
 
+def test_list_shows_the_papers_methods_first_then_local_then_further_ones() -> None:
+    names = list(listed("algos"))
+    paper = [name for name in names if load_algorithm(name).group == "paper"]
+    assert names[: len(paper)] == paper and paper[-1] == "local"
+    assert paper[:-1] == sorted(paper[:-1]) and len(names) > len(paper) == 13
+
+
 def test_list_names_every_algorithm_with_its_summary() -> None:
     rows = listed("algos")
     assert sorted(rows) == algorithm_names()

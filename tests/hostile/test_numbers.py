@@ -69,8 +69,10 @@ def spoil(monkeypatch: pytest.MonkeyPatch, algo: str, how: str) -> type[Algorith
     return kind
 
 
-def _with_one(value: torch.Tensor, bad: float) -> torch.Tensor:
-    """A copy in which a single number is bad."""
+def _with_one(value: Any, bad: float) -> Any:
+    """A copy in which a single number of every tensor is bad."""
+    if isinstance(value, dict):
+        return {name: _with_one(inner, bad) for name, inner in value.items()}
     spoilt = value.clone()
     if spoilt.is_floating_point() and spoilt.numel():
         spoilt.view(-1)[-1] = bad

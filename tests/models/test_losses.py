@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from pfl_bench.models.losses import MMD_WIDTHS, balanced_softmax, mmd
+from pfl_bench.models.losses import MMD_WIDTHS, balanced_softmax, mmd, rows_by_class
 
 
 def features(rows: int, width: int = 6, seed: int = 0, scale: float = 3.0) -> Tensor:
@@ -128,3 +128,9 @@ def test_a_class_without_samples_gets_a_finite_vanishing_gradient() -> None:
 def test_a_label_of_a_class_without_samples_gives_a_finite_loss() -> None:
     logits = features(5, 4).float()
     assert balanced_softmax(logits, torch.full((5,), 2), torch.tensor([7, 2, 0, 1])).isfinite()
+
+
+def test_rows_by_class_are_those_of_the_labels_and_mixtures_of_soft_ones() -> None:
+    table = torch.tensor([[1.0, 2.0], [3.0, 5.0]])
+    assert rows_by_class(table, torch.tensor([1, 0, 1])).tolist() == [[3, 5], [1, 2], [3, 5]]
+    assert rows_by_class(table, torch.tensor([[0.25, 0.75]])).tolist() == [[2.5, 4.25]]

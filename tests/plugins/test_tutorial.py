@@ -62,20 +62,32 @@ def best_accuracy(text: str) -> float:
     return float(found[1])
 
 
-def test_the_algorithm_takes_fewer_than_forty_lines() -> None:
-    (content,) = (content for _, file, content in BLOCKS if file == "fedbabu.py")
-    assert len(content.splitlines()) < 40
+def test_the_algorithm_takes_fewer_than_fifty_lines() -> None:
+    (content,) = (content for _, file, content in BLOCKS if file == "knnper.py")
+    assert len(content.splitlines()) < 50
+
+
+def test_what_is_shown_of_scaffold_is_its_file() -> None:
+    def lines(text: str) -> list[str]:
+        return [line.strip() for line in text.splitlines() if line.strip()]
+
+    file = lines((PAGE.parents[1] / "algorithms" / "scaffold.py").read_text("utf-8"))
+    shown = [lines(content) for language, _, content in BLOCKS if language == "py"]
+    assert len(shown) == 4
+    for block in shown:
+        start = file.index(block[0])
+        assert file[start : start + len(block)] == block
 
 
 def test_the_plugin_describes_itself_and_its_hyper_parameter(printed: dict[str, str]) -> None:
-    text = output(printed, "pfl-bench show fedbabu")
-    assert text.startswith("FedBABU\n") and "epochs = 1" in text
+    text = output(printed, "pfl-bench show knnper")
+    assert text.startswith("kNN-Per\n") and "lambda = 0.5" in text
 
 
 def test_the_plugin_is_far_above_fedavg(printed: dict[str, str]) -> None:
     ours, fedavg = (
         best_accuracy(output(printed, f"pfl-bench run --algo {algo}"))
-        for algo in ("fedbabu", "fedavg")
+        for algo in ("knnper", "fedavg")
     )
     assert ours > fedavg + 10
 

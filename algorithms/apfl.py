@@ -1,0 +1,44 @@
+"""APFL (Deng et al., 2020): the mixture αv + (1 − α)w of a personal and a global model. Each step
+moves w as in FedAvg, then v by α times the gradient at the mixture; α learns once a round."""
+
+from dataclasses import dataclass
+
+import torch
+
+from pfl_bench.config import knob
+from pfl_bench.engine import Client, Message, PersonalModelBeside, Start
+
+
+@dataclass(frozen=True)
+class Hyper:
+    alpha: float = knob(0.5, "α of the first round", source="pfl-bench", low=0, high=1)
+
+
+class APFL(PersonalModelBeside):
+    title = "APFL"
+    summary = "Mixes a personal with the global model, by a weight that each client learns."
+    citation = "Deng et al., Adaptive Personalized Federated Learning, 2020"
+    scored_model = "the mixture of the client's own model and the global model as received"
+    steps_are_plain = True
+    Hyper = Hyper
+
+    def client_state(self, start: Start) -> Message:
+        return {**super().client_state(start), "alpha": torch.tensor(self.hyper.alpha)}
+
+    def train(self, client: Client, received: Message) -> None:
+        (w, slot), alpha = self.both(client), float(client.state["alpha"])
+        v = slot.clone()
+        for number, batch in enumerate(client.batches()):
+            client.train(lambda b: self.global_loss(client, b), batches=[batch], parts=self.shared)
+            mixture = slot.copy_(torch.lerp(w, v, alpha)).clone()
+            client.train(lambda b: self.loss(client, b), batches=[batch], parts=self.personal)
+            step = slot - mixture  # −η∇f at the mixture
+            v, learnt = v + alpha * step, alpha + ((v - w) @ step).item()
+            alpha = alpha if number else min(1.0, max(0.0, learnt))
+        slot.copy_(v)
+        client.state["alpha"] = torch.tensor(alpha)
+
+    def scored(self, client: Client, received: Message) -> None:
+        self.load(client, received)
+        w, v = self.both(client)
+        v.copy_(torch.lerp(w, v, float(client.state["alpha"])))

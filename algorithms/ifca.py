@@ -1,0 +1,67 @@
+"""IFCA (Ghosh et al., NeurIPS 2020): clusters of clients, found by which model fits them best.
+
+The server keeps k models and sends all of them; a client trains the one with the lowest loss on its
+training data and says which, and each model becomes the average of what its clients sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from pfl_bench.config import knob
+from pfl_bench.engine import Algorithm, Client, Message, Server, ServerState, Start, Upload
+
+
+@dataclass(frozen=True)
+class Hyper:
+    clusters: int = knob(
+        2, "number of models k (1 is FedAvg)", source="IFCA", name="k", off=1, low=1, high=100
+    )
+
+
+class IFCA(Algorithm):
+    title = "IFCA"
+    summary = "Keeps several global models; each client trains the one that fits its data best."
+    citation = "Ghosh et al., An Efficient Framework for Clustered Federated Learning, NeurIPS 2020"
+    scored_model = (
+        "of the global models, the one with the lowest loss on the client's training data"
+    )
+    Hyper = Hyper
+
+    def server_state(self, start: Start) -> ServerState:
+        drawn = (start.drawn(k) for k in range(self.hyper.clusters))
+        return {"models": [{part: model[part] for part in self.shared} for model in drawn]}
+
+    def download(self, server: Server, client: int) -> Message:
+        return {"models": server.state["models"]}
+
+    def load(self, client: Client, received: Message) -> None:
+        models = received["models"]
+        losses = [self._loss_of(client, model) for model in models]
+        client.memo["cluster"] = losses.index(min(losses))
+        client.net.load(models[client.memo["cluster"]])
+
+    def _loss_of(self, client: Client, model: Message) -> float:
+        client.net.load(model)
+        return client.evaluate(lambda x: self.predict(client, x), "train").loss
+
+    def upload(self, client: Client) -> Message:
+        return {**super().upload(client), "cluster": torch.tensor(client.memo["cluster"])}
+
+    @torch.no_grad()
+    def aggregate(self, server: Server, uploads: Iterator[Upload]) -> ServerState:
+        models = list(server.state["models"])
+        sums: dict[int, Message] = {}
+        weights: dict[int, float] = {}
+        for upload in uploads:
+            k = int(upload.message["cluster"])
+            so_far = sums.setdefault(k, {p: torch.zeros_like(models[k][p]) for p in self.shared})
+            for part in self.shared:
+                so_far[part].add_(upload.message[part], alpha=upload.weight)
+            weights[k] = weights.get(k, 0.0) + upload.weight
+        for k, total in sums.items():
+            models[k] = {part: value / weights[k] for part, value in total.items()}
+        return {"models": models}
