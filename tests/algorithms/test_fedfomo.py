@@ -294,7 +294,7 @@ def test_the_scored_model_is_the_clients_own_after_local_training() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("M", -1), ("M", 2.5), ("validation", 0), ("validation", 1), ("m", 3)]
+    ("name", "value"), [("M", -1), ("M", 2.5), ("validation", 0), ("validation", 1), ("models", 3)]
 )
 def test_a_value_outside_the_allowed_range_is_refused_by_name(name: str, value: float) -> None:
     with pytest.raises(UserError, match=name):
