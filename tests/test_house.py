@@ -131,6 +131,46 @@ def test_the_map_names_every_room_and_no_other() -> None:
     assert set(rank()) == {room(package) for package in packages()} - {""}
 
 
+def answers() -> list[tuple[str, str, str]]:
+    """The newcomer's questions of docs/architecture.md, each with a path and the thing there."""
+    section = MAP.read_text(encoding="utf-8").partition("## Where is…?")[2].partition("\n## ")[0]
+    return re.findall(r"^\| (.+\?) \| `(\S+)`, `(\w+)` \|$", section, re.MULTILINE)
+
+
+def names_in(file: Path) -> set[str]:
+    """What a module defines, or a face names: classes, functions, fields and other names."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        match node:
+            case ast.ClassDef() | ast.FunctionDef():
+                found.add(node.name)
+            case ast.Name(id=name, ctx=ast.Store()):
+                found.add(name)
+            case ast.alias(name=name) if file.stem == "__init__":
+                found.add(name)
+    return found
+
+
+def test_the_map_answers_at_least_ten_questions_of_a_newcomer() -> None:
+    section = MAP.read_text(encoding="utf-8").partition("## Where is…?")[2].partition("\n## ")[0]
+    rows = [line for line in section.splitlines() if line.startswith("|")][2:]
+    assert len(answers()) == len(rows) >= 10
+
+
+@pytest.mark.parametrize(("question", "path", "thing"), answers())
+def test_where_is_leads_to_the_thing_asked_for(question: str, path: str, thing: str) -> None:
+    assert thing in names_in(ROOT / path), question
+
+
+def test_the_roads_pass_through_what_is_there() -> None:
+    section = MAP.read_text(encoding="utf-8").partition("## The roads")[2].partition("\n## ")[0]
+    steps = re.findall(r"(\w[\w/]+\.py)`?(?: {2}(\w+))?", section)
+    assert len(steps) > 12
+    for path, thing in steps:
+        assert (ROOT / PACKAGE / path).is_file()
+        assert not thing or thing in names_in(ROOT / PACKAGE / path)
+
+
 @pytest.mark.parametrize("package", packages())
 def test_a_room_has_about_a_dozen_modules(package: str) -> None:
     assert len(modules(package)) <= MOST_MODULES
