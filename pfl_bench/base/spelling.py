@@ -38,5 +38,6 @@ def meant(name: str, names: Iterable[str]) -> str:
     several = list(names)
     if name in several:
         return name
-    alike = [one for one in several if plain(one) == plain(name)]
+    word = plain(str(name))  # a key of a YAML file may be a number
+    alike = [one for one in several if plain(one) == word]
     return alike[0] if len(alike) == 1 else name

@@ -1,17 +1,18 @@
-"""`pfl-bench run`: one configuration, one or several seeds."""
+"""`pfl-bench run`: one configuration, one or several seeds, one or several methods."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from pfl_bench.base import UserError, shown, unknown, user_path
-from pfl_bench.cli.shared import CLUSTER, execution, running_options
+from pfl_bench.cli.shared import CLUSTER, commas, execution, running_options
 from pfl_bench.config import SETTINGS, Profile, checked, load_profile, setting_named
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 FAILED = 1
+MOST_SEEDS = 1000
+LONGEST_SEED = 18
 
 # What a configuration file may hold beside the settings themselves.
 _FILE_ONLY = ("set", "profile", "seeds")
@@ -42,9 +45,20 @@ def _metavar(kind: type) -> str:
 
 
 @click.command()
-@setting_options
+@click.option(
+    "--algo",
+    "algos",
+    multiple=True,
+    metavar="A,B",
+    help=f"{SETTINGS['algo'].meaning}; several are compared. By default that of --plugin.",
+)
+@partial(setting_options, names=[name for name in SETTINGS if name != "algo"])
 @click.option("--profile", metavar="NAME", help="quick, lite, paper, or a file (default quick).")
-@click.option("--seeds", metavar="INT", help="Run this many seeds, beginning with --seed.")
+@click.option(
+    "--seeds",
+    metavar="INT|A,B",
+    help="Run this many seeds, beginning with --seed, or those of a list as 0,1,2.",
+)
 @click.option(
     "--set", "sets", multiple=True, metavar="NAME=VALUE", help="A hyper-parameter; repeatable."
 )
@@ -59,6 +73,7 @@ def _metavar(kind: type) -> str:
 @click.option("--json", "as_json", is_flag=True, help="Print the end as JSON, nothing else.")
 @running_options(*CLUSTER)
 def run(
+    algos: tuple[str, ...],
     profile: str | None,
     seeds: str | None,
     sets: tuple[str, ...],
@@ -79,7 +94,7 @@ def run(
     gpus: float | None,
     **flags: str | None,
 ) -> None:
-    """Train one algorithm, or return its stored result at once.
+    """Train an algorithm, or return its stored result at once; several are compared.
 
     Defaults are the paper's; the profile may say otherwise (`pfl-bench list profiles`)."""
     from pfl_bench.base import paths
@@ -105,7 +120,7 @@ def run(
         gpus=gpus,
     )
     asked = gather(config_file, flags, sets, data_dir, profile, seeds)
-    configs = asked.configs(options.data_dir)
+    configs = asked.configs(_methods(algos, asked, plugins), options.data_dir)
     store = Store(paths.results_dir(results_folder))
     store.tidy()
     requests = [Request(config, asked.chosen.get("partition")) for config in configs]
@@ -140,15 +155,40 @@ class Asked:
     chosen: dict[str, Any]
     """Settings."""
     hyper: dict[str, Any]
-    seeds: int | None
-    """How many; None where that is left to the command."""
+    seeds: tuple[int, ...] | None
+    """Which, counted from the setting `seed`; None where that is left to the command."""
 
-    def configs(self, data_dir: Path) -> list[RunConfig]:
-        """A configuration for each seed."""
+    def configs(self, algos: Sequence[str], data_dir: Path) -> list[RunConfig]:
+        """A configuration for each method and seed. Of several methods, each takes the
+        hyper-parameters that it has."""
         from pfl_bench.execution import configure
+        from pfl_bench.plugins import check_taken, taken
 
-        first = configure(self.profile, self.chosen, self.hyper, data_dir)
-        return first.seeded(self.seeds or 1)
+        if len(algos) > 1:
+            check_taken(algos, self.hyper)
+        found = []
+        for algo in algos:
+            hyper = taken(algo, self.hyper) if len(algos) > 1 else self.hyper
+            first = configure(self.profile, {**self.chosen, "algo": algo}, hyper, data_dir)
+            found += [replace(first, seed=first.seed + k) for k in self.seeds or (0,)]
+        return found
+
+
+def _methods(said: tuple[str, ...], asked: Asked, plugins: tuple[str, ...]) -> list[str]:
+    """The algorithms to run: those named, else those of the plugins."""
+    from pfl_bench.plugins import algorithm_named, algorithm_names, load_algorithm
+
+    elsewhere = asked.chosen.get("algo") or asked.profile.run.get("algo")
+    texts = said or ((elsewhere,) if elsewhere else tuple(Path(file).stem for file in plugins))
+    if not texts:
+        raise UserError(
+            f"`run` needs an algorithm: --algo {', '.join(algorithm_names())}, or several with "
+            "commas between them; `pfl-bench list algos` says what they do"
+        )
+    names = commas.names("--algo", *texts)
+    for name in names:
+        load_algorithm(name)
+    return list(dict.fromkeys(map(algorithm_named, names)))
 
 
 def gather(
@@ -177,13 +217,13 @@ def gather(
         chosen["source"] = "real"
     if profile is None:
         profile = str(extra.get("profile") or "quick")
-    number = extra.get("seeds") if seeds is None else seeds
-    return Asked(
-        load_profile(profile),
-        chosen,
-        {**hyper, **assignments(sets)},
-        None if number is None else _number_of_seeds(number),
-    )
+    said = extra.get("seeds") if seeds is None else seeds
+    which = None if said is None else seeds_named(said)
+    if which is not None and not _is_number(said):
+        if "seed" in chosen:
+            raise UserError(f"seed {chosen['seed']} and a list of seeds exclude each other")
+        chosen["seed"] = 0
+    return Asked(load_profile(profile), chosen, {**hyper, **assignments(sets)}, which)
 
 
 def assignments(texts: tuple[str, ...], example: str = "--set mu=0.01") -> dict[str, str]:
@@ -199,11 +239,22 @@ def _assignment(text: str, example: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
-def _number_of_seeds(value: Any) -> int:
-    try:
-        count = int(str(value))
-    except ValueError:
-        count = 0
-    if not 1 <= count <= 1000:
-        raise UserError(f"seeds cannot be {shown(value)}; allowed: a whole number from 1 to 1000")
-    return count
+def seeds_named(value: Any) -> tuple[int, ...]:
+    """So many seeds from 0 on, or those of a list: 3, "0,1,2", [0, 1, 2]."""
+    items = value if isinstance(value, list) else str(value).split(",")
+    texts = [str(item).strip() for item in items]
+    if all(text.isdecimal() and len(text) <= LONGEST_SEED for text in texts):
+        numbers = [int(text) for text in texts]
+        if len(texts) == 1 and _is_number(value) and 1 <= numbers[0] <= MOST_SEEDS:
+            return tuple(range(numbers[0]))
+        if not _is_number(value) and len(set(numbers)) == len(numbers) <= MOST_SEEDS:
+            return tuple(numbers)
+    raise UserError(
+        f"seeds cannot be {shown(value)}; allowed: a whole number from 1 to {MOST_SEEDS}, or a "
+        "list of different ones as 0,1,2"
+    )
+
+
+def _is_number(value: Any) -> bool:
+    """Whether it says how many seeds rather than which."""
+    return not isinstance(value, list) and "," not in str(value)

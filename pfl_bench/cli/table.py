@@ -25,9 +25,7 @@ FAILED = 1
 @click.command()
 @click.argument("name", metavar="NAME|FILE.yaml|list")
 @click.option("--profile", default="quick", metavar="NAME", help="quick, lite, paper, or a file.")
-@click.option(
-    "--seeds", type=click.IntRange(1, 1000), help="Runs per cell (default: the profile's, often 5)."
-)
+@click.option("--seeds", metavar="INT", help="Runs per cell (default: the profile's, often 5).")
 @click.option("--rows", multiple=True, metavar="A,B", help="Only these rows (or algorithms).")
 @click.option("--columns", multiple=True, metavar="A,B", help="Only these columns.")
 @click.option(
@@ -59,7 +57,7 @@ def table(
     context: click.Context,
     name: str,
     profile: str,
-    seeds: int | None,
+    seeds: str | None,
     rows: tuple[str, ...],
     columns: tuple[str, ...],
     score: str,
@@ -104,12 +102,12 @@ def table(
         gpus=gpus,
     )
     chosen_profile = load_profile(profile)
-    seeds = seeds or chosen_profile.seeds
+    number = chosen_profile.seeds if seeds is None else _number_of_seeds(seeds)
     folder, store = options.data_dir, ReadStore(paths.results_dir(results_folder))
     if name == "list":
         _refuse({"--rows": rows, "--columns": columns, "--dry-run": dry_run, "--out": out})
         _refuse({"--attack": attack, "--score": score != "best", "--curves": curves})
-        _list(chosen_profile, seeds, store, folder, data_dir is not None)
+        _list(chosen_profile, number, store, folder, data_dir is not None)
         return
     spec = _table(name, data_dir is not None)
     spec = spec.restricted(
@@ -119,7 +117,7 @@ def table(
     spec = spec.attacked(assignments(attack, "--attack target=update")).with_plugins(plugins)
     spec, *others = (spec.scored(name) for name in commas.names("--score", score))
     fingerprint = known_to(store) if render_only else None
-    plan = plan_table(spec, chosen_profile, seeds, store, folder, fingerprint)
+    plan = plan_table(spec, chosen_profile, number, store, folder, fingerprint)
     if curves:
         tablecurves.check(plan)
     if dry_run:
@@ -138,6 +136,16 @@ def table(
         for failure in failures:
             click.echo(f"  {failure}", err=True)
         context.exit(FAILED)
+
+
+def _number_of_seeds(text: str) -> int:
+    """Cells run the seeds from 0 on, so that tables agree on which these are."""
+    from pfl_bench.cli.run import seeds_named
+
+    which = seeds_named(text)
+    if which != tuple(range(len(which))):
+        raise UserError(f"--seeds {text}: a table runs the seeds from 0 on; say how many, as 3")
+    return len(which)
 
 
 def _table(name: str, has_folder: bool) -> TableSpec:

@@ -6,6 +6,7 @@ What decides a result is `config.RunConfig`.
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from pfl_bench.base import UserError, unknown
 from pfl_bench.data import Dataset, Partition
 
 PLACES = ("local", "ray")
-DEVICES = ("auto", "cpu", "cuda", "mps")
+DEVICES = ("auto", "cpu", "cuda", "cuda:N", "mps")
 
 
 @dataclass(frozen=True)
@@ -61,16 +62,19 @@ def default_workers() -> int:
 
 
 def choose_device(name: str) -> str:
-    """The device to compute on; `auto` takes the first accelerator there is."""
+    """The device to compute on; `auto` takes the first accelerator there is, `cuda:1` the second
+    card."""
     import torch
 
-    if name not in DEVICES:
+    name = name.lower()
+    if not re.fullmatch(r"auto|cpu|cuda(:\d{1,3})?|mps", name):
         raise unknown("device", name, DEVICES)
-    present = {"cpu": True, "cuda": torch.cuda.is_available()}
-    present["mps"] = torch.backends.mps.is_available()
+    cards = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    has_mps = torch.backends.mps.is_available()
     if name == "auto":
-        return next(d for d in ("cuda", "mps", "cpu") if present[d])
-    if not present[name]:
-        there = ", ".join(d for d, is_there in present.items() if is_there)
-        raise UserError(f"the device {name!r} is not on this machine; there is: {there}")
+        return "cuda" if cards else "mps" if has_mps else "cpu"
+    there = ["cpu", *(f"cuda:{k}" for k in range(cards)), *(["mps"] if has_mps else [])]
+    if name not in there and not (name == "cuda" and cards):
+        listing = ", ".join(there)
+        raise UserError(f"the device {name!r} is not on this machine; there is: {listing}")
     return name

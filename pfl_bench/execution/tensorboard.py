@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pfl_bench.base import UserError
+from pfl_bench.base import UserError, install_command
 from pfl_bench.config import RunConfig
 from pfl_bench.execution.observer import Began, Ended, Failed, Observer, Round
 from pfl_bench.store import RoundRecord, Store, to_json
@@ -20,7 +20,6 @@ from pfl_bench.store import RoundRecord, Store, to_json
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
-INSTALL = "pip install 'pfl-bench[tensorboard]'"
 FLUSH_SECONDS = 5
 """What is written shows in TensorBoard after at most about so long."""
 MEGA = 1e6
@@ -132,7 +131,8 @@ def _writer_class() -> type[SummaryWriter]:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
+        command = install_command("tensorboard")
         raise UserError(
-            f"--tensorboard needs the package tensorboard; install it with: {INSTALL}"
+            f"--tensorboard needs the package tensorboard; install it with: {command}"
         ) from None
     return SummaryWriter

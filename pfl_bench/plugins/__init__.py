@@ -13,10 +13,12 @@ if TYPE_CHECKING:
         algorithm_names,
         broken_plugins,
         check_plugin,
+        check_taken,
         load_algorithm,
         load_plugin,
         method_facts,
         plugin_fingerprint,
+        taken,
     )
     from pfl_bench.plugins.testing import (
         toy_algorithm,

@@ -15,7 +15,7 @@ import importlib.util
 import inspect
 import pkgutil
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -116,6 +116,25 @@ def method_facts(
         "plans_rounds": kind.plans_rounds,
         "plugin": plugin_fingerprint(algo),
     }
+
+
+def taken(algo: str, chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """Of the hyper-parameters that were chosen for several methods, those that this one has."""
+    names = _hyper_names(algo)
+    return {name: value for name, value in chosen.items() if meant(name, names) in names}
+
+
+def check_taken(algos: Iterable[str], chosen: Mapping[str, Any]) -> None:
+    """A hyper-parameter is for the methods that have it; one that none has is a mistake."""
+    several = list(algos)
+    names = sorted({name for algo in several for name in _hyper_names(algo)})
+    for name in chosen:
+        if meant(name, names) not in names:
+            raise unknown(f"hyper-parameter of {', '.join(several)}", name, names)
+
+
+def _hyper_names(algo: str) -> list[str]:
+    return [knob.name for knob in knobs(load_algorithm(algo).Hyper).values()]
 
 
 def plugin_fingerprint(name: str) -> str | None:

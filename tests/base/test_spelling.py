@@ -15,6 +15,7 @@ from pfl_bench.base.spelling import meant, plain
 from pfl_bench.cli import main
 from pfl_bench.config.options import checked, load_profile
 from pfl_bench.execution.configuration import configure
+from pfl_bench.execution.options import choose_device
 from pfl_bench.plugins.registry import algorithm_names
 
 
@@ -79,3 +80,20 @@ def test_a_dataset_of_the_paper_is_shown_under_its_papers_name() -> None:
     shown = CliRunner().invoke(main, ("show", "Fed-Per", "--dataset", "Cifar-10"))
     assert shown.exit_code == 0, shown.output
     assert shown.stdout.startswith("FedPer")
+
+
+@pytest.mark.parametrize("said", ["cuda:x", "cuda:", "cuda1", "gpu", "cpu:0"])
+def test_a_device_that_cannot_be_is_answered_with_what_can(said: str) -> None:
+    with pytest.raises(UserError, match="allowed: auto, cpu, cuda, cuda:N, mps"):
+        choose_device(said)
+
+
+def test_a_card_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert choose_device("cuda:1") == "cuda:1"
+    assert choose_device("cuda") == "cuda"
+    with pytest.raises(UserError, match=r"'cuda:2' is not on this machine; there is: cpu, cuda:0"):
+        choose_device("cuda:2")

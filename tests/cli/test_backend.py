@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from pfl_bench.base.version import install_command
 from pfl_bench.cli import main
 from pfl_bench.config.options import load_profile
 from pfl_bench.reporting.tables.plan import plan_table
@@ -21,7 +22,7 @@ needs_ray = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None,
     reason="ray is not installed: pip install 'pfl-bench[ray]'",
 )
-RUN = ("run", "--dataset", "mnist", "--fraction", "0.02", "--rounds", "1")
+RUN = ("run", "--algo", "fedavg", "--dataset", "mnist", "--fraction", "0.02", "--rounds", "1")
 
 
 def _call(*arguments: str) -> Result:
@@ -60,8 +61,7 @@ def test_without_the_package_the_command_that_installs_it_is_named(
     result = _call(*command, "--backend", "ray")
     assert result.exit_code == 2
     assert result.output == (
-        "Error: --backend ray needs the package ray; install it with: "
-        "pip install 'pfl-bench[ray]'\n"
+        f"Error: --backend ray needs the package ray; install it with: {install_command('ray')}\n"
     )
 
 

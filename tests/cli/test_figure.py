@@ -45,7 +45,8 @@ class Bench:
 
     def run(self, *more: str) -> None:
         flags = (*self._data, *self._run, "--quiet", *more)
-        result = CliRunner().invoke(main, ("run", *flags))
+        named = () if "--algo" in flags else ("--algo", "fedavg")
+        result = CliRunner().invoke(main, ("run", *named, *flags))
         assert result.exit_code == 0, result.output
 
     def refused(self, name: str, *more: str, out: bool = True) -> str:

@@ -48,7 +48,10 @@ class Bench:
         )  # fmt: skip
 
     def arguments(self, *more: str) -> tuple[str, ...]:
-        return ("run", *self.flags, *more)
+        said = more + tuple(Path(file).read_text() for file in more if Path(file).is_file())
+        is_named = any(word in text for text in said for word in ("--algo", "--plugin", "algo:"))
+        named = () if is_named else ("--algo", "fedavg")
+        return ("run", *self.flags, *named, *more)
 
     def run(self, *more: str) -> Result:
         """In this process; a later flag wins over an earlier one."""
@@ -291,9 +294,71 @@ def test_pfllib_partition_may_stand_beside_a_data_folder(tmp_path: Path, folder:
         np.savez(mine / part / "0.npz", data=content)
     (mine / "config.json").write_text(json.dumps({"num_clients": 1, "num_classes": 2}))
     flags = ("--partition", f"pfllib:{mine}", "--data-dir", str(folder), "--rounds", "1")
+    flags = ("--algo", "fedavg", *flags)
     result = CliRunner().invoke(main, ("run", *flags, "--results", str(tmp_path / "results")))
     assert result.exit_code == 0, result.output
     assert "fedavg on mine, pfllib, 1 clients" in result.stdout
+
+
+# --- which methods, which seeds -------------------------------------------------------------------
+
+
+def test_without_an_algorithm_the_sentence_names_them_all() -> None:
+    refused = CliRunner().invoke(main, ("run",))
+    assert refused.exit_code == 2 and refused.stderr.count("\n") == 1
+    assert refused.stderr.startswith("Error: `run` needs an algorithm: --algo ")
+    assert all(name in refused.stderr for name in algorithm_names())
+
+
+@pytest.mark.parametrize(
+    "said", [("--algo", "fedavg,Fed-Per"), ("--algo", "fedavg", "--algo", "FedPer")]
+)
+def test_several_methods_run_and_end_with_a_small_table(bench: Bench, said: tuple[str]) -> None:
+    output = bench.succeed(*said, "--seeds", "2", "--quiet").stdout
+    runs = {(run.config["algo"], run.config["seed"]): run for run in bench.store.all()}
+    assert runs.keys() == {(algo, seed) for algo in ("fedavg", "fedper") for seed in (0, 1)}
+    heading, *table = output.splitlines()[-3:]
+    assert heading == "best accuracy over seeds"
+    for line in table:
+        algo, mean, _, spread = line.split()
+        scores = [runs[algo, seed].summary["best"]["accuracy"] for seed in (0, 1)]  # type: ignore[index]
+        assert (mean, spread) == (f"{np.mean(scores):.2%}", f"{np.std(scores, ddof=1):.2%}")
+
+
+def test_of_several_methods_each_takes_the_hyper_parameters_it_has(bench: Bench) -> None:
+    bench.succeed("--algo", "fedavg,fedprox", "--set", "mu=0.5", "--rounds", "1")
+    hyper = {run.config["algo"]: run.config["hyper"] for run in bench.store.all()}
+    assert hyper == {"fedavg": {}, "fedprox": {"mu": 0.5}}
+    refused = bench.run("--algo", "fedavg,fedprox", "--set", "nu=0.5")
+    assert refused.exit_code == 2
+    assert "unknown hyper-parameter of fedavg, fedprox 'nu'" in refused.output
+
+
+def test_a_plugin_without_an_algorithm_means_the_plugins(bench: Bench, tmp_path: Path) -> None:
+    assert CliRunner().invoke(main, ("new", "mine_alone", "--out", str(tmp_path))).exit_code == 0
+    bench.succeed("--plugin", str(tmp_path / "mine_alone.py"), "--rounds", "1")
+    assert bench.only().config["algo"] == "mine_alone"
+
+
+@pytest.mark.parametrize("said", ["5,3", "[5, 3]"])
+def test_seeds_may_be_named_one_by_one(bench: Bench, tmp_path: Path, said: str) -> None:
+    if said.startswith("["):
+        bench.succeed("--config", write(tmp_path, f"seeds: {said}\n"), "--rounds", "1")
+    else:
+        bench.succeed("--seeds", said, "--rounds", "1")
+    assert {run.config["seed"] for run in bench.store.all()} == {3, 5}
+
+
+@pytest.mark.parametrize("said", ["0", "1,1", "1,", ",", "-1,2", "1.5,2", "1001"])
+def test_seeds_that_cannot_be_are_a_sentence(bench: Bench, said: str) -> None:
+    refused = bench.run(f"--seeds={said}")
+    assert refused.exit_code == 2
+    assert f"seeds cannot be '{said}'; allowed: a whole number" in refused.output
+
+
+def test_a_list_of_seeds_and_a_first_one_exclude_each_other(bench: Bench) -> None:
+    refused = bench.run("--seeds", "1,2", "--seed", "7")
+    assert refused.exit_code == 2 and "seed 7 and a list of seeds" in refused.output
 
 
 # --- help -----------------------------------------------------------------------------------------

@@ -99,7 +99,7 @@ def test_a_pickle_in_a_partition_of_pfllib_is_not_executed_by_any_command(
     folder = pfllib_folder(inside / "cifar")
     content = {"x": np.zeros((2, 1, 16, 16), np.float32), "y": np.array([0, 1]), "more": payload}
     np.savez(folder / "test" / "0.npz", data=np.array(content, dtype=object))
-    for command in (["run"], ["data", "partition"]):
+    for command in (["run", "--algo", "fedavg"], ["data", "partition"]):
         result = invoke(*command, "--partition", f"pfllib:{folder}")
         assert is_refused(result) and "was refused: it asks for" in result.output
 
@@ -513,11 +513,11 @@ def everything_below(folder: Path) -> set[Path]:
         ["new", "{}"],
         ["data", "prepare", "{}", "--from", "classes"],
         ["data", "check", "{}"],
-        ["run", "--dataset", "{}"],
-        ["run", "--dataset", "toy", "--algo", "{}"],
-        ["run", "--dataset", "toy", "--model", "{}"],
-        ["run", "--dataset", "toy", "--profile", "{}"],
-        ["run", "--dataset", "toy", "--record", "{}"],
+        ["run", "--algo", "fedavg", "--dataset", "{}"],
+        ["run", "--algo", "fedavg", "--dataset", "toy", "--algo", "{}"],
+        ["run", "--algo", "fedavg", "--dataset", "toy", "--model", "{}"],
+        ["run", "--algo", "fedavg", "--dataset", "toy", "--profile", "{}"],
+        ["run", "--algo", "fedavg", "--dataset", "toy", "--record", "{}"],
         ["table", "{}", "--render-only"],
         ["show", "{}"],
         ["results", "show", "{}"],
@@ -540,7 +540,15 @@ def test_a_run_s_folder_is_named_within_the_store_whatever_its_dataset_is_called
 ) -> None:
     folder = pfllib_folder(inside / "…..%2e%2e evil\nname")
     result = invoke(
-        "run", "--partition", f"pfllib:{folder}", "--rounds", "1", "--results", inside / "results"
+        "run",
+        "--algo",
+        "fedavg",
+        "--partition",
+        f"pfllib:{folder}",
+        "--rounds",
+        "1",
+        "--results",
+        inside / "results",
     )
     assert result.exit_code == 0, result.output
     (run,) = (path for path in (inside / "results").iterdir())

@@ -82,6 +82,7 @@ def test_a_bad_value_of_a_flag_is_named(inside: Path) -> None:
             base = (
                 [] if flag in ("--dataset", "--partition", "--data-dir") else ["--dataset", "toy"]
             )
+            base += [] if flag == "--algo" else ["--algo", "fedavg"]
             result = invoke("run", *base, flag, value)
             if is_refused(result):
                 option = flag.removeprefix("--").replace("-", "_")
@@ -220,7 +221,7 @@ def test_a_bad_profile_is_refused_by_its_value(inside: Path) -> None:
         @given(spoilt(PROFILE))
         def attack(case: tuple[dict[str, Any], list[object]]) -> None:
             content, suspects = case
-            arguments = ("run", "--dataset", "toy", "--profile", str(file))
+            arguments = ("run", "--algo", "fedavg", "--dataset", "toy", "--profile", str(file))
             check_file(count, written(file, content), suspects, *arguments)
 
         attack()
@@ -280,16 +281,22 @@ def test_an_accepted_input_reaches_the_training(inside: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "named"),
     [
-        (["run", "--results", "~nobody-of-this-name/x", "--dataset", "toy"], "an unknown home"),
+        (
+            ["run", "--algo", "fedavg", "--results", "~nobody-of-this-name/x", "--dataset", "toy"],
+            "an unknown home",
+        ),
         (["table", "~nobody-of-this-name/t.yaml"], "an unknown home"),
         (["run", "--config", ""], "a path is empty"),
         (["run", "--plugin", "p" * 300 + ".py"], "is too long"),
         (["results", "show", "k" * 5_000], "is too long"),
         (["new", "n" * 300], "at most 80"),
         (["data", "prepare", "n" * 300, "--from", "."], "100 at most"),
-        (["run", "--data-dir", "\udcff"], "is not valid Unicode"),
-        (["run", "--lr", "1e300", "--dataset", "toy"], "lr cannot be '1e300'"),
-        (["run", "--batch-size", "1" + "0" * 30, "--dataset", "toy"], "batch_size cannot be"),
+        (["run", "--algo", "fedavg", "--data-dir", "\udcff"], "is not valid Unicode"),
+        (["run", "--algo", "fedavg", "--lr", "1e300", "--dataset", "toy"], "lr cannot be '1e300'"),
+        (
+            ["run", "--algo", "fedavg", "--batch-size", "1" + "0" * 30, "--dataset", "toy"],
+            "batch_size cannot be",
+        ),
         (["run", "--algo", "fedprox", "--set", "mu=1e39", "--dataset", "toy"], "mu='1e39'"),
         (["run", "--workers", "100000000"], "100000000"),
     ],

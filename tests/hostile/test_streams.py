@@ -134,13 +134,26 @@ def test_memory_that_runs_out_is_one_sentence(
         raise error
 
     monkeypatch.setattr("pfl_bench.engine.simulator.Simulator.prepare", none_left)
-    ended = invoke("run", "--dataset", NAME, "--source", "real", "--clients", "2")
+    ended = invoke(
+        "run", "--algo", "fedavg", "--dataset", NAME, "--source", "real", "--clients", "2"
+    )
     assert is_refused(ended) and "the memory does not suffice" in ended.output
 
 
 def test_a_plotting_backend_that_does_not_exist_is_one_sentence(tmp_path: Path) -> None:
     ended = subprocess.run(
-        [sys.executable, "-m", "pfl_bench", "run", "--dataset", "mnist", "--results", tmp_path],
+        [
+            sys.executable,
+            "-m",
+            "pfl_bench",
+            "run",
+            "--algo",
+            "fedavg",
+            "--dataset",
+            "mnist",
+            "--results",
+            tmp_path,
+        ],
         capture_output=True,
         text=True,
         env={**os.environ, "MPLBACKEND": "nonsense", "PFL_BENCH_CACHE": str(tmp_path / "cache")},

@@ -12,12 +12,12 @@ from typing import Any
 
 import click
 
-from pfl_bench.base import UserError, paths, unknown
+from pfl_bench.base import UserError, paths
 from pfl_bench.cli.run import gather
 from pfl_bench.cli.shared import commas
 from pfl_bench.cli.shared.running import execution
 from pfl_bench.cli.views import watch_runs
-from pfl_bench.config import Profile, RunConfig, knobs
+from pfl_bench.config import Profile, RunConfig
 from pfl_bench.data import Dataset, Partition
 from pfl_bench.engine import RECORDABLE, Simulator
 from pfl_bench.execution import (
@@ -29,7 +29,13 @@ from pfl_bench.execution import (
     run_all,
     trained_simulator,
 )
-from pfl_bench.plugins import algorithm_named, algorithm_names, load_algorithm
+from pfl_bench.plugins import (
+    algorithm_named,
+    algorithm_names,
+    check_taken,
+    load_algorithm,
+    taken,
+)
 from pfl_bench.reporting.figures import Method, Trial
 from pfl_bench.reporting.tables import known_to
 from pfl_bench.store import Store, StoredRun
@@ -44,7 +50,8 @@ class Wanted:
     profile: Profile
     chosen: dict[str, Any]
     hyper: dict[str, Any]
-    seeds: int
+    seeds: tuple[int, ...]
+    """Which, counted from the first."""
     options: Execution
     store: Store
     quiet: bool
@@ -66,8 +73,7 @@ class Wanted:
         self, algo: str, series: Sequence[str], seed: int, fingerprint: Fingerprint | None
     ) -> RunConfig:
         chosen = {**self.chosen, "algo": algo, "record": ",".join(series)}
-        known = _hyper_parameters(algo)
-        hyper = {name: value for name, value in self.hyper.items() if name in known}
+        hyper = taken(algo, self.hyper)
         first = configure(self.profile, chosen, hyper, self.data_dir, fingerprint)
         return replace(first, seed=first.seed + seed)
 
@@ -97,10 +103,10 @@ def read(
         logging.getLogger("pfl_bench").setLevel(logging.WARNING)
     options = execution(plugins=plugins, data_dir=data_dir, workers=workers, device=device)
     asked = gather(config_file, flags, sets, data_dir, profile, seeds)
-    number = asked.seeds or (asked.profile.seeds if are_averaged else 1)
+    which = asked.seeds or tuple(range(asked.profile.seeds if are_averaged else 1))
     options = replace(options, partition=asked.chosen.get("partition"))
     store = Store(paths.results_dir(results_folder))
-    return Wanted(asked.profile, asked.chosen, asked.hyper, number, options, store, quiet)
+    return Wanted(asked.profile, asked.chosen, asked.hyper, which, options, store, quiet)
 
 
 def dealt(wanted: Wanted) -> tuple[RunConfig, Dataset, Partition]:
@@ -127,14 +133,14 @@ def methods(
     All are configured before the first is run, so that a mistake is told at once. The first seed of
     every method comes before the second of any, as in tables. Where times are drawn, a run that
     recorded more than asked for does not do: recording takes time."""
-    _check_known(wanted.hyper, algos)
+    check_taken(algos, wanted.hyper)
     for algo in algos:
         _check_series(algo, series)
 
     def found(config: RunConfig) -> StoredRun | None:
         return wanted.store.find(config) if are_timed else stored(config, wanted.store)
 
-    places = [(algo, seed) for seed in range(wanted.seeds) for algo in algos]
+    places = [(algo, seed) for seed in wanted.seeds for algo in algos]
     runs = {(a, k): found(wanted.config(a, series, k)) for a, k in places}
     here = {(a, k): wanted.config_here(a, series, k) for a, k in places if runs[a, k] is None}
     runs |= {place: found(config) for place, config in here.items()}
@@ -145,8 +151,7 @@ def methods(
     now = _run([config for place, config in here.items() if runs[place] is None], wanted)
     trials = {p: Trial.of(run or now[here[p].request], said) for p, run in runs.items()}
     return [
-        Method(load_algorithm(a).title, tuple(trials[a, k] for k in range(wanted.seeds)))
-        for a in algos
+        Method(load_algorithm(a).title, tuple(trials[a, k] for k in wanted.seeds)) for a in algos
     ]
 
 
@@ -171,22 +176,10 @@ def _run(configs: Sequence[RunConfig], wanted: Wanted) -> dict[str, StoredRun]:
 
 def trained_model(wanted: Wanted, algo: str) -> Simulator:
     """The simulator of a run after its last round; the run is repeated if its state is gone."""
-    _check_known(wanted.hyper, [algo])
+    check_taken([algo], wanted.hyper)
     config = wanted.config_here(algo)
     with watch_runs([config], wanted.quiet) as display:
         return trained_simulator(config, wanted.store, wanted.options, display)
-
-
-def _hyper_parameters(algo: str) -> set[str]:
-    return {knob.name for knob in knobs(load_algorithm(algo).Hyper).values()}
-
-
-def _check_known(hyper: dict[str, Any], algos: Sequence[str]) -> None:
-    """A hyper-parameter is for the methods that have it; one that none has is a mistake."""
-    names = set().union(*map(_hyper_parameters, algos))
-    for name in hyper:
-        if name not in names:
-            raise unknown(f"hyper-parameter of {', '.join(algos)}", name, names)
 
 
 def _check_series(algo: str, series: Sequence[str]) -> None:

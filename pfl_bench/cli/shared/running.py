@@ -33,7 +33,7 @@ _OPTIONS = {
         help="Parallel clients per run (default: its share of the cores).",
     ),
     "device": click.option(
-        "--device", default="auto", metavar="NAME", help="auto, cpu, cuda or mps."
+        "--device", default="auto", metavar="NAME", help="auto, cpu, cuda, cuda:1 or mps."
     ),
     "checkpoint_every": click.option(
         "--checkpoint-every", type=click.IntRange(min=1), help="Save after so many rounds."

@@ -162,11 +162,28 @@ def report(
         _report_one(run)
         if config.request in stored:
             click.echo("                  stored earlier; --fresh computes it again")
-    scores = [_best(run) for _, run in ended if run.status == "finished"]
-    known = [s for s in scores if s is not None]
-    if len(known) > 1:
-        mean, spread = statistics.fmean(known), statistics.stdev(known)
-        click.echo(f"best accuracy over {len(known)} seeds: {mean:.2%} ± {spread:.2%}")
+    scores: dict[str, list[float]] = {}
+    for config, run in ended:
+        best = _best(run) if run.status == "finished" else None
+        scores.setdefault(config.algo, []).extend([] if best is None else [best])
+    if len(scores) == 1:
+        (known,) = scores.values()
+        if len(known) > 1:
+            click.echo(f"best accuracy over {len(known)} seeds: {_mean(known)}")
+    elif scores:
+        click.echo("best accuracy" + (" over seeds" if max(map(len, scores.values())) > 1 else ""))
+        width = max(map(len, scores))
+        ranked = sorted(scores, key=lambda algo: -statistics.fmean(scores[algo] or [-1.0]))
+        for algo in ranked:
+            click.echo(f"  {algo:{width}}  {_mean(scores[algo])}")
+
+
+def _mean(scores: Sequence[float]) -> str:
+    """With the spread, where there are several."""
+    if not scores:
+        return "–"
+    spread = f" ± {statistics.stdev(scores):.2%}" if len(scores) > 1 else ""
+    return f"{statistics.fmean(scores):.2%}{spread}"
 
 
 def _report_one(run: StoredRun) -> None:

@@ -11,11 +11,10 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
-from pfl_bench.base import UserError, shown, terminable
+from pfl_bench.base import UserError, install_command, shown, terminable
 from pfl_bench.execution.cluster.guard import guarded_processes
 from pfl_bench.execution.options import default_workers
 
-INSTALL = "pip install 'pfl-bench[ray]'"
 OLDEST = (2, 56)
 """Ray asks for a token since 2.52; up to 2.55 known holes are open."""
 CONNECT_SECONDS = 5.0
@@ -43,13 +42,13 @@ def require_ray(own: bool = False) -> ModuleType:
         import ray.util.scheduling_strategies
     except ImportError:
         raise UserError(
-            f"--backend ray needs the package ray; install it with: {INSTALL}"
+            f"--backend ray needs the package ray; install it with: {install_command('ray')}"
         ) from None
     if tuple(map(int, ray.__version__.split(".")[:2])) < OLDEST:
         oldest = ".".join(map(str, OLDEST))
         raise UserError(
             f"--backend ray needs ray {oldest} or newer, which asks for a token, not "
-            f"{ray.__version__}; install it with: {INSTALL}"
+            f"{ray.__version__}; install it with: {install_command('ray')}"
         )
     return ray
 
