@@ -10,7 +10,7 @@ import click
 from pfl_bench.base import COLUMN, FORMATS, PAGE, UserError, unknown, user_path
 from pfl_bench.cli.run import setting_options
 from pfl_bench.cli.shared import commas, running_options
-from pfl_bench.config import SETTINGS
+from pfl_bench.config import DATA_OPTIONS, SETTINGS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,10 +26,7 @@ COSTS = ("iterations", "bytes", "seconds")
 SOME = "fedavg,fedper,fedcp"
 
 # What decides who gets which sample; the model, because a profile may have a word on it.
-_OF_DATA = (
-    "dataset", "source", "fraction", "setting", "beta", "clients", "of", "classes_per_client",
-    "partition", "partition_seed", "image_size", "model",
-)  # fmt: skip
+_OF_DATA = (*DATA_OPTIONS, "partition", "model")
 # What a run has beside its method; which series to record follows from the figure.
 _OF_RUN = tuple(name for name in SETTINGS if name not in ("algo", "record"))
 

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 from pfl_bench.base.face import face
 
 if TYPE_CHECKING:
-    from pfl_bench.config.command_line import needs, run_command
+    from pfl_bench.config.command_line import requirements, run_command
     from pfl_bench.config.hyper import Knob, NoKnobs, as_dict, at_default, knob, knobs, resolve
     from pfl_bench.config.options import (
+        DATA_OPTIONS,
+        DEFAULT_BETA,
         SETTINGS,
         Profile,
         Settings,
@@ -23,7 +25,9 @@ if TYPE_CHECKING:
     from pfl_bench.config.run_config import (
         BOOKKEEPING,
         CONFIG_VERSION,
+        DEALING,
         ENDS,
+        SAMPLES,
         SOURCE_LABELS,
         RunConfig,
     )

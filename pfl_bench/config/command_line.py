@@ -11,18 +11,17 @@ from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
+from pfl_bench.config.options import DATA_OPTIONS
 from pfl_bench.config.run_config import RunConfig
 
 PFLLIB_PATH = "pfllib:PATH"
 """Stands for the place of a PFLlib partition, which a configuration does not know."""
 
 _FLAGS = (
-    "dataset", "source", "fraction", "image_size", "setting", "beta", "clients", "of",
-    "classes_per_client", "partition_seed", "model", "rounds", "local_epochs", "batch_size", "lr",
-    "momentum", "weight_decay", "lr_decay", "joining_ratio", "eval_every", "patience", "bn_stats",
-    "seed", "record",
+    *DATA_OPTIONS, "model", "rounds", "local_epochs", "batch_size", "lr", "momentum",
+    "weight_decay", "lr_decay", "joining_ratio", "eval_every", "patience", "bn_stats", "seed",
+    "record",
 )  # fmt: skip
-_PARTITION_DECIDES = frozenset(_FLAGS[: _FLAGS.index("model")])
 
 
 def run_command(config: RunConfig) -> str | None:
@@ -40,7 +39,7 @@ def run_command(config: RunConfig) -> str | None:
     return command if command.isprintable() else None
 
 
-def needs(config: RunConfig) -> str | None:
+def requirements(config: RunConfig) -> str | None:
     """What the command takes for granted, in a sentence; None where it needs nothing else."""
     wanted = []
     if config.source == "real":
@@ -71,7 +70,7 @@ def _settings(config: RunConfig) -> Iterator[tuple[str, str]]:
         "record": ",".join(config.record) or None,
     }
     for name in _FLAGS:
-        if values[name] is not None and not (is_pfllib and name in _PARTITION_DECIDES):
+        if values[name] is not None and not (is_pfllib and name in DATA_OPTIONS):
             yield name, _text(values[name])
 
 

@@ -24,9 +24,12 @@ from pfl_bench.base import (
     unknown,
 )
 from pfl_bench.config.hyper import Knob, knob, knobs
+from pfl_bench.config.run_config import DEALING, SAMPLES
 
 PROFILES = "pfl_bench.config.profiles"
 PAPER, OURS = "FedCP paper", "pfl-bench"
+DEFAULT_BETA = 0.1
+"""The paper's, where none is given."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,8 @@ class Settings:
     )
     beta: float | None = knob(
         None,
-        "β of the practical setting, the concentration of its Dirichlet draws (0.1 if not given)",
+        "β of the practical setting, the concentration of its Dirichlet draws "
+        f"({DEFAULT_BETA} if not given)",
         source=PAPER,
         low=1e-6,
         high=1e6,
@@ -116,6 +120,12 @@ class Settings:
 
 
 SETTINGS: dict[str, Knob] = knobs(Settings)
+DATA_OPTIONS = tuple(
+    "of" if name == "sampled_from" else name
+    for name in (*SAMPLES, *DEALING)
+    if name != "data_fingerprint"  # follows from the others
+)
+"""What decides a run's data and who holds it, as users set it."""
 _ALSO = {other: name for name, knob in SETTINGS.items() for other in knob.also}
 
 

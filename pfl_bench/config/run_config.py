@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields, replace
 from functools import cached_property
 from typing import Any
@@ -24,6 +24,11 @@ had no such number: they stay readable and name none of today's runs."""
 
 SOURCE_LABELS = {"standin": " (stand-in)", "pfllib": " (PFLlib)"}
 """What stands after the name of a dataset that is not the published one as it is."""
+
+SAMPLES = ("dataset", "source", "data_fingerprint", "fraction", "image_size", "partition_seed")
+"""What decides the samples of a run, whoever holds them."""
+DEALING = ("setting", "beta", "clients", "sampled_from", "classes_per_client")
+"""What decides who holds them."""
 
 ENDS = ("rounds", "patience")
 """What ends a run without changing its course."""
@@ -85,6 +90,10 @@ class RunConfig:
         """What names the result."""
         canonical = json.dumps(self.course(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+    def values(self, names: Sequence[str]) -> tuple[tuple[str, Any], ...]:
+        """Some of the fields by name, as something that can be a key."""
+        return tuple((name, getattr(self, name)) for name in names)
 
     def seeded(self, count: int) -> list[RunConfig]:
         """The same run under so many seeds, beginning with its own."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pfl_bench.base import UserError, numpy_generator, unknown
+from pfl_bench.config import DEFAULT_BETA
 
 SETTINGS = ("practical", "pathological", "iid")
 NATURAL = "natural"
@@ -74,7 +75,7 @@ def make_partition(
     *,
     setting: str,
     clients: int,
-    beta: float = 0.1,
+    beta: float | None = None,
     classes_per_client: int | None = None,
     sampled_from: int | None = None,
     seed: int = 0,
@@ -97,6 +98,7 @@ def make_partition(
         )
 
     rng = numpy_generator(seed, "partition", setting)
+    beta = DEFAULT_BETA if beta is None else beta
     if setting == "iid":
         owner = rng.permutation(np.arange(len(y)) % dealt)
     elif setting == "practical":

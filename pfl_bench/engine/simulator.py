@@ -28,7 +28,7 @@ from pfl_bench.engine.client import Client, ClientState, Message, Score, Task
 from pfl_bench.engine.server import Server, Spread
 from pfl_bench.engine.snapshot import Snapshot
 from pfl_bench.engine.timing import RoundWatch
-from pfl_bench.engine.totals import CONVERGENCE, Tally, Trained
+from pfl_bench.engine.totals import CONVERGENCE, RoundTotals, Trained
 from pfl_bench.engine.trees import flatten
 from pfl_bench.models import Network, build_model, inputs_of, seeded, useful_workers
 from pfl_bench.store import DamagedError, RoundRecord
@@ -166,9 +166,9 @@ class Simulator:
 
     def _round(self, pool: ThreadPoolExecutor, round: int) -> RoundRecord:
         watch = RoundWatch(self.workers)
-        tally = Tally(self.snapshot)
+        totals = RoundTotals(self.snapshot)
         if round == 1 and type(self.algorithm).introduction is not Algorithm.introduction:
-            self._begin(pool, tally)
+            self._begin(pool, totals)
         joined = self._joining(round)
         total = sum(self.shards[i].samples for i in joined)
 
@@ -178,17 +178,17 @@ class Simulator:
         recorded: dict[str, Any] = {}
         trained = in_order(pool, job, joined, cost=lambda i: self.shards[i].samples)
         with watch.aggregation(trained) as arriving:
-            uploads = tally.uploads(arriving)
+            uploads = totals.uploads(arriving)
             server = self.algorithm.aggregate(self.server(pool.map, recorded, joined), uploads)
             for _ in uploads:  # whom the aggregation passed over has trained all the same
                 pass
-        self.diverged = tally.defect and f"{tally.defect} in round {round}"
-        self.snapshot = tally.snapshot(round, server)
+        self.diverged = totals.defect and f"{totals.defect} in round {round}"
+        self.snapshot = totals.snapshot(round, server)
         scores = None
-        extras = tally.extras() | {k: v for k, v in recorded.items() if k in self.config.record}
+        extras = totals.extras() | {k: v for k, v in recorded.items() if k in self.config.record}
         if self._is_evaluated(round) and not self.diverged:
             wanted = [name for name in self.algorithm.recordable if name not in recorded]
-            scores, series = self._evaluate(pool, round, tally.scores, wanted, watch)
+            scores, series = self._evaluate(pool, round, totals.scores, wanted, watch)
             extras |= series
             self.diverged = _defect(scores, round)
         return RoundRecord(
@@ -197,16 +197,16 @@ class Simulator:
             correct=None if scores is None else [s.correct for s in scores],
             total=None if scores is None else [s.total for s in scores],
             loss=None if scores is None else [s.loss for s in scores],
-            train_loss=tally.train_loss,
-            bytes_up=tally.bytes_up,
-            bytes_down=tally.bytes_down,
-            parameters_up=tally.parameters_up,
-            parameters_down=tally.parameters_down,
+            train_loss=totals.train_loss,
+            bytes_up=totals.bytes_up,
+            bytes_down=totals.bytes_down,
+            parameters_up=totals.parameters_up,
+            parameters_down=totals.parameters_down,
             extras=extras,
             seconds=watch.split(),
         )
 
-    def _begin(self, pool: ThreadPoolExecutor, tally: Tally) -> None:
+    def _begin(self, pool: ThreadPoolExecutor, totals: RoundTotals) -> None:
         """All clients introduce themselves; what is sent for it counts into the first round."""
         total = sum(self.task.train_sizes)
 
@@ -219,7 +219,7 @@ class Simulator:
         everyone = range(self.task.clients)
         told = in_order(pool, job, everyone, cost=lambda i: self.shards[i].samples)
         server = self.server(pool.map, {}, everyone)
-        begun = self.algorithm.begin(server, tally.introductions(told))
+        begun = self.algorithm.begin(server, totals.introductions(told))
         self.snapshot = dataclasses.replace(self.snapshot, server=begun)
 
     def _joining(self, round: int) -> list[int]:

@@ -61,7 +61,7 @@ class Trained:
         return None
 
 
-class Tally:
+class RoundTotals:
     """Gathers a round's uploads as they pass by on their way to the aggregation."""
 
     def __init__(self, before: Snapshot):

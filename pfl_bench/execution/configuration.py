@@ -11,6 +11,10 @@ from typing import Any
 from pfl_bench import data
 from pfl_bench.base import UserError, meant, shown, unknown, user_path
 from pfl_bench.config import (
+    DATA_OPTIONS,
+    DEALING,
+    DEFAULT_BETA,
+    SAMPLES,
     Profile,
     RunConfig,
     Settings,
@@ -36,10 +40,6 @@ Fingerprint = Callable[[str, str, Path], str]
 """Gives the fingerprint of a dataset by name, source and data folder."""
 
 PFLLIB = "pfllib:"
-_DECIDED_BY_PFLLIB = (
-    "dataset", "source", "fraction", "image_size", "setting", "beta", "clients", "of",
-    "classes_per_client", "partition_seed",
-)  # fmt: skip
 
 
 def configure(
@@ -81,7 +81,7 @@ def configure(
         source=source,
         data_fingerprint="",
         setting=settings.setting,
-        beta=(settings.beta or 0.1) if practical else None,
+        beta=(settings.beta or DEFAULT_BETA) if practical else None,
         clients=settings.clients,
         sampled_from=settings.of if settings.of != settings.clients else None,
         classes_per_client=per_client if pathological else None,
@@ -114,7 +114,7 @@ def _configure_pfllib(
     profile: Profile, chosen: Mapping[str, Any], hyper: Mapping[str, Any], path: Path
 ) -> RunConfig:
     """A partition from outside brings its own data and decides all that belongs to it."""
-    for key in _DECIDED_BY_PFLLIB:
+    for key in DATA_OPTIONS:
         if key in chosen:
             raise UserError(
                 f"{key} cannot be {chosen[key]!r}: the partition {str(path)!r} decides it"
@@ -225,25 +225,18 @@ def load_data(
         found = f"{dataset.fingerprint}-{dealt.fingerprint}"
         _must_be(config.data_fingerprint, found, dataset.name)
         return dataset, dealt
-    content = (config.dataset, config.source, data_dir, config.data_fingerprint)
-    dataset = _dataset(*content, config.fraction, config.partition_seed, config.image_size)
-    return dataset, _partition(
-        *content, config.fraction, config.partition_seed, config.image_size,
-        config.setting, config.clients, config.beta, config.classes_per_client,
-        config.sampled_from,
-    )  # fmt: skip
+    samples, dealing = config.values(SAMPLES), config.values(DEALING)
+    return _dataset(samples, data_dir), _partition(samples, dealing, data_dir)
 
 
 def dataset_key(config: RunConfig) -> str:
     """All that decides the samples of a run, whoever holds them."""
-    names = ("dataset", "source", "data_fingerprint", "fraction", "partition_seed", "image_size")
-    return repr([getattr(config, name) for name in names])
+    return repr(config.values(SAMPLES))
 
 
 def data_key(config: RunConfig) -> str:
     """All that decides a run's data and who holds it."""
-    names = ("setting", "beta", "clients", "sampled_from", "classes_per_client")
-    return dataset_key(config) + repr([getattr(config, name) for name in names])
+    return repr(config.values((*SAMPLES, *DEALING)))
 
 
 def _must_be(wanted: str, found: str, name: str) -> None:
@@ -254,40 +247,30 @@ def _must_be(wanted: str, found: str, name: str) -> None:
         )
 
 
+Values = tuple[tuple[str, Any], ...]
+
+
 @functools.lru_cache(maxsize=1)
-def _dataset(
-    name: str, source: str, data_dir: Path, fingerprint: str, fraction: float, seed: int,
-    image_size: int | None,
-) -> Dataset:  # fmt: skip
-    dataset = data.load(name, source, data_dir)
-    _must_be(fingerprint, dataset.fingerprint, name)
-    if fraction != 1:
-        kept = subset(dataset.y, fraction, seed)
+def _dataset(samples: Values, data_dir: Path) -> Dataset:
+    wanted = dict(samples)
+    dataset = data.load(wanted["dataset"], wanted["source"], data_dir)
+    _must_be(wanted["data_fingerprint"], dataset.fingerprint, wanted["dataset"])
+    if wanted["fraction"] != 1:
+        kept = subset(dataset.y, wanted["fraction"], wanted["partition_seed"])
         owners = None if dataset.owners is None else dataset.owners[kept]
         dataset = replace(dataset, x=dataset.x[kept], y=dataset.y[kept], owners=owners)
-    return dataset.reduced(image_size)
+    return dataset.reduced(wanted["image_size"])
 
 
 @functools.lru_cache(maxsize=1)
-def _partition(
-    name: str, source: str, data_dir: Path, fingerprint: str, fraction: float, seed: int,
-    image_size: int | None, setting: str, clients: int, beta: float | None,
-    classes_per_client: int | None, sampled_from: int | None,
-) -> Partition:  # fmt: skip
-    dataset = _dataset(name, source, data_dir, fingerprint, fraction, seed, image_size)
-    if setting == NATURAL:
+def _partition(samples: Values, dealing: Values, data_dir: Path) -> Partition:
+    dataset, wanted = _dataset(samples, data_dir), dict(dealing)
+    seed = dict(samples)["partition_seed"]
+    clients, sampled_from = wanted["clients"], wanted["sampled_from"]
+    if wanted["setting"] == NATURAL:
         assert dataset.owners is not None  # or it would have another fingerprint
         return natural_partition(dataset.owners, sampled_from or clients, clients, seed)
-    return make_partition(
-        dataset.y,
-        dataset.classes,
-        setting=setting,
-        clients=clients,
-        beta=0.1 if beta is None else beta,
-        classes_per_client=classes_per_client,
-        sampled_from=sampled_from,
-        seed=seed,
-    )
+    return make_partition(dataset.y, dataset.classes, seed=seed, **wanted)
 
 
 @functools.lru_cache(maxsize=1)

@@ -33,7 +33,7 @@ from smalltables import loaded_plugins
 from pfl_bench.base.errors import UserError
 from pfl_bench.base.version import install_command
 from pfl_bench.cli import main
-from pfl_bench.config.command_line import needs, run_command
+from pfl_bench.config.command_line import requirements, run_command
 from pfl_bench.config.options import Profile
 from pfl_bench.config.run_config import RunConfig
 from pfl_bench.data import registry as data
@@ -192,13 +192,13 @@ def test_the_command_of_a_pfllib_run_names_the_partition_and_nothing_it_decides(
     words = shlex.split(run_command(config) or "")
     assert words[words.index("--partition") + 1] == "pfllib:PATH"
     assert not {"--dataset", "--source", "--clients", "--setting", "--fraction"} & set(words)
-    assert "in place of PATH" in (needs(config) or "")
+    assert "in place of PATH" in (requirements(config) or "")
 
 
 def test_the_command_of_a_plugin_names_its_file_and_fingerprint(standin: Profile) -> None:
     config = replace(made_config(standin), algo="mine", plugin="feedbeeffeedbeef")
     assert "--plugin mine.py" in (run_command(config) or "")
-    assert "feedbeeffeedbeef" in (needs(config) or "")
+    assert "feedbeeffeedbeef" in (requirements(config) or "")
 
 
 def test_a_stored_name_cannot_leave_its_place_in_the_command(standin: Profile) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 from pfl_bench import data
 from pfl_bench.base import UserError
-from pfl_bench.config import BOOKKEEPING, RunConfig, as_dict, needs, resolve, run_command
+from pfl_bench.config import BOOKKEEPING, RunConfig, as_dict, requirements, resolve, run_command
 from pfl_bench.plugins import load_algorithm
 from pfl_bench.reporting.verdict import advice, is_rising, reference
 from pfl_bench.store import RoundRecord, StoredRun, flat, from_json, remarks, summarise, to_json
@@ -117,7 +117,7 @@ def _told(run: StoredRun, config: RunConfig) -> dict[str, Any]:
         "reference": str(known) if (known := reference(run)) else "",
         "advice": advice(run),
         "command": run_command(config),
-        "needs": needs(config),
+        "needs": requirements(config),
         "curve": _curve(records),
         "perClient": _per_client(records, best["round"]) if best else None,
     }
