@@ -7,6 +7,7 @@ from pfl_bench.base.face import face
 if TYPE_CHECKING:
     from pfl_bench.engine.algorithm import (
         Algorithm,
+        FineTuned,
         PersonalModelBeside,
         PersonalModelSent,
         Start,

@@ -209,6 +209,18 @@ class PersonalModelBeside(Algorithm):
         return head(extractor(x))
 
 
+class FineTuned(Algorithm):
+    """A base for methods whose clients train what they receive for some epochs more before they are
+    scored, and keep nothing of it. Its `Hyper` has `epochs`."""
+
+    scored_model = "the global model, fine-tuned on the client's training data"
+
+    def scored(self, client: Client, received: Message) -> None:
+        super().scored(client, received)
+        batches = client.batches(self.hyper.epochs, purpose="fine-tuning")
+        client.fine_tune(lambda batch: self.loss(client, batch), batches)
+
+
 class PersonalModelSent(Algorithm):
     """A base for methods whose clients keep a whole personal model and send it to the server.
 

@@ -121,7 +121,7 @@ def test_a_row_named_for_an_algorithm_runs_it(
 ) -> None:
     for (name, row, column), config in configs.items():
         called = column if name == "privacy" else row
-        others = called.lower() if name == "further" else "fedcp"
+        others = called.lower().replace(" + ", "_") if name == "further" else "fedcp"
         assert config.algo == ALGOS.get(called, others)
 
 
