@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from pfl_bench.config import RunConfig
-from pfl_bench.execution.observer import Observer
+from pfl_bench.execution.observer import Note, Observer
 from pfl_bench.execution.options import Execution
 from pfl_bench.execution.runner import execute, serves
 from pfl_bench.plugins import check_plugin
 from pfl_bench.store import Store, StoredRun
+
+WAIT_SECONDS = 0.5
+"""How often is looked whether another process has ended."""
+LONGEST_WAIT = 60.0
+"""After so long a run is tried whatever the note beside its lock says: a process on another machine
+may be dead."""
 
 
 class FollowUp(Protocol):
@@ -62,25 +69,45 @@ def carry_out(request: Request, store: Store, options: Execution, observer: Obse
 
 class Waiting:
     """The runs to hand out, in order. One that another process is computing is put off until all
-    others are done, and then tried once more."""
+    others are done; then that process is waited for, and the run handed out again once it has ended
+    or died: its result is there, or it is continued here."""
 
-    def __init__(self, requests: Iterable[Request]):
+    def __init__(self, requests: Iterable[Request], store: Store, observer: Observer):
         self.requests = deque(requests)
+        self._store, self._observer = store, observer
         self._later: list[Request] = []
-        self._is_last_call = False
+        self._told: set[str] = set()
 
     def goes_on(self, are_out: bool) -> bool:
         """Whether there is something to hand out, or, if runs `are_out`, to wait for."""
-        if not self.requests and not are_out and not self._is_last_call:
-            self.requests.extend(self._later)
-            self._later, self._is_last_call = [], True
+        if not self.requests and not are_out and self._later:
+            self._wait()
         return bool(self.requests) or are_out
 
-    def put_off(self, request: Request) -> bool:
-        """Try a run later; False where this was its last chance."""
-        if not self._is_last_call:
-            self._later.append(request)
-        return not self._is_last_call
+    def put_off(self, request: Request) -> None:
+        """Try a run later."""
+        self._later.append(request)
+
+    def _wait(self) -> None:
+        """Until one of the runs that are put off is free, as far as can be told from here."""
+        patience = time.monotonic() + LONGEST_WAIT
+        while not self.requests:
+            held = {
+                request.config.key: self._store.holder(request.config) for request in self._later
+            }
+            for request in self._later:
+                self._tell(request, held[request.config.key])
+            is_over = time.monotonic() > patience
+            free = [one for one in self._later if is_over or held[one.config.key] is None]
+            self.requests.extend(free)
+            self._later = [one for one in self._later if one not in free]
+            time.sleep(WAIT_SECONDS)
+
+    def _tell(self, request: Request, holder: str | None) -> None:
+        if holder is not None and request.config.request not in self._told:
+            self._told.add(request.config.request)
+            note = f"waits for {holder}, which is computing it"
+            self._observer.tell(Note(request.config, note))
 
     def __iter__(self) -> Iterator[Request]:
         return iter((*self.requests, *self._later))

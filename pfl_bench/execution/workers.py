@@ -50,16 +50,15 @@ class _Worker:
 class Workers:
     """Up to `options.jobs` processes, started when there is work for them."""
 
-    def __init__(self, root: Path, options: Execution):
-        self._root, self._options = root, options
+    def __init__(self, store: Store, options: Execution):
+        self._store, self._options = store, options
         self._workers: list[_Worker] = []
 
     def carry_out(
         self, requests: Sequence[Request], observer: Observer
     ) -> Iterator[tuple[Request, str | None]]:
-        """See `many.Backend`. A run that another process is computing is tried again after all
-        others, once."""
-        waiting = Waiting(requests)
+        """See `many.Backend`. A run that another process is computing comes after all others."""
+        waiting = Waiting(requests, self._store, observer)
         while waiting.goes_on(are_out=bool(self._busy())):
             while waiting.requests and len(self._busy()) < (self._options.jobs or 1):
                 self._idle_worker().take(waiting.requests.popleft())
@@ -70,7 +69,9 @@ class Workers:
                     observer.tell(answer)
                     continue
                 self._release(worker)
-                if not answer.is_busy or not waiting.put_off(request):
+                if answer.is_busy:
+                    waiting.put_off(request)
+                else:
                     yield request, answer.error
 
     def stop(self) -> None:
@@ -90,7 +91,7 @@ class Workers:
     def _idle_worker(self) -> _Worker:
         idle = next((worker for worker in self._workers if worker.request is None), None)
         if idle is None:
-            idle = _start(self._root, self._options)
+            idle = _start(self._store.root, self._options)
             self._workers.append(idle)
         return idle
 
@@ -105,7 +106,7 @@ class Workers:
 @contextlib.contextmanager
 def worker_processes(store: Store, options: Execution) -> Iterator[Workers]:
     """Worker processes for a store; leaving the context ends them."""
-    workers = Workers(store.root, options)
+    workers = Workers(store, options)
     try:
         yield workers
     finally:

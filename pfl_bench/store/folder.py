@@ -211,6 +211,18 @@ def locked(folder: Path) -> Iterator[None]:
         lock.release()
 
 
+def holder(folder: Path) -> str | None:
+    """Who is computing the run, by the note beside its lock; None where nobody is, or where that
+    process is known to be dead. The lock itself is not touched, which would keep others from it."""
+    try:
+        note = json.loads(read_regular(folder / _OWNER, _LARGEST_NOTE))
+        if note["host"] == socket.gethostname():
+            os.kill(int(note["pid"]), 0)
+    except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
+        return None if not isinstance(error, PermissionError) else _holder(folder / _OWNER)
+    return _holder(folder / _OWNER)
+
+
 def _holder(owner: Path) -> str:
     """Who holds the lock, as far as its note can be read."""
     try:

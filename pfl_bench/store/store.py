@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pfl_bench.base import UserError, shown
 from pfl_bench.config import ENDS
-from pfl_bench.store.folder import checkpoints_in, explained, locked
+from pfl_bench.store.folder import checkpoints_in, explained, holder, locked
 from pfl_bench.store.stored_run import StoredRun, read_run, remarks
 from pfl_bench.store.writer import Configuration, RunWriter
 
@@ -53,6 +53,10 @@ class Store:
                 yield writer
             finally:
                 writer.close()
+
+    def holder(self, config: Configuration) -> str | None:
+        """The process that is computing the run now, as a user would call it; None for nobody."""
+        return holder(self.folder(config))
 
     def all(self) -> Iterator[StoredRun]:
         """Every run in order of folder name, unfinished and damaged ones included."""

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
+import socket
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -23,8 +27,9 @@ from toy import toy_config
 
 from pfl_bench.base.errors import UserError
 from pfl_bench.execution import options as options_module
+from pfl_bench.execution import request as request_module
 from pfl_bench.execution import worker, workers
-from pfl_bench.execution.observer import Began, Ended, Failed, Observer, Round
+from pfl_bench.execution.observer import Began, Ended, Failed, Note, Observer, Round
 from pfl_bench.execution.options import Execution
 from pfl_bench.execution.request import Request, Waiting
 from pfl_bench.execution.worker import STOP_SECONDS
@@ -60,7 +65,13 @@ class _Diary(Observer):
     def __init__(self) -> None:
         self.begun: list[str] = []
         self.ended: list[str] = []
+        self.notes: list[str] = []
         self.most_at_once = 0
+        self.when_noted: Callable[[], object] = lambda: None
+
+    def on_note(self, event: Note) -> None:
+        self.notes.append(event.text)
+        self.when_noted()
 
     def on_began(self, event: Began) -> None:
         self.begun.append(event.config.key)
@@ -165,28 +176,60 @@ def test_other_tables_use_a_worker_for_many_runs(tmp_path: Path, started: list[_
     assert len(started) == 1
 
 
-def test_a_run_computed_elsewhere_is_tried_last_and_then_named(
-    tmp_path: Path, started: list[_Hand]
+HOLD = """
+import json, sys, time
+from pathlib import Path
+from pfl_bench.config.run_config import RunConfig
+from pfl_bench.store.store import Store
+config = RunConfig.from_dict(json.loads(sys.argv[2]))
+with Store(Path(sys.argv[1])).open(config):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("how", ["ends", "dies"])
+def test_a_run_computed_elsewhere_is_waited_for_and_taken_over_when_that_process_is_gone(
+    tmp_path: Path, how: str
 ) -> None:
     store, diary = Store(tmp_path / "results"), _Diary()
     plan = small_plan(small_spec("fedavg", "local"), store)
     taken, free = (plan.cells[algo, "only"].configs[0] for algo in plan.spec.rows)
-    with store.open(taken):
+    arguments = [sys.executable, "-c", HOLD, str(store.root), json.dumps(taken.to_dict())]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(arguments, text=True, **pipes) as other:
+        assert other.stdout is not None and other.stdout.readline() == "held\n"
+        diary.when_noted = other.kill if how == "dies" else lambda: other.communicate()
         _, failures = run_missing(plan, store, _options(), diary)
-    assert diary.ended == [free.key, taken.key]
-    assert "is being computed by process" in failures[taken.request]
+    assert failures == {} and diary.ended == [free.key, taken.key]
+    assert diary.notes == [
+        f"waits for process {other.pid} on {socket.gethostname()}, which is computing it"
+    ]
 
 
-def test_runs_that_are_put_off_come_again_once_when_nothing_else_is_left() -> None:
+def test_runs_that_are_put_off_come_again_when_nothing_else_is_left(store: Store) -> None:
     busy, other = (Request(toy_config(seed=seed)) for seed in (0, 1))
-    waiting = Waiting([busy, other])
+    waiting = Waiting([busy, other], store, Observer())
     assert waiting.goes_on(are_out=False) and waiting.requests.popleft() is busy
-    assert waiting.put_off(busy) and list(waiting) == [other, busy]
+    waiting.put_off(busy)
+    assert list(waiting) == [other, busy]
     assert waiting.goes_on(are_out=False) and waiting.requests.popleft() is other
     assert waiting.goes_on(are_out=True) and not waiting.requests, "the other is not done yet"
-    assert waiting.goes_on(are_out=False) and waiting.requests.popleft() is busy
-    assert not waiting.put_off(busy)
-    assert not waiting.goes_on(are_out=False)
+    for _ in range(2):
+        assert waiting.goes_on(are_out=False) and waiting.requests.popleft() is busy
+        waiting.put_off(busy)
+    assert list(waiting) == [busy]
+
+
+def test_a_note_of_a_process_elsewhere_is_not_believed_for_ever(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = Request(toy_config())
+    monkeypatch.setattr(Store, "holder", lambda *_: "process 1 on a machine that is gone")
+    monkeypatch.setattr(request_module, "LONGEST_WAIT", 0.0)
+    waiting = Waiting([], store, Observer())
+    waiting.put_off(request)
+    assert waiting.goes_on(are_out=False) and waiting.requests.popleft() is request
 
 
 def test_interrupted_the_workers_stop_at_once_and_the_run_continues_to_the_same_end(

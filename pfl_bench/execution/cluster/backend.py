@@ -82,22 +82,20 @@ class RayCluster:
     def carry_out(
         self, requests: Sequence[Request], observer: Observer
     ) -> Iterator[tuple[Request, str | None]]:
-        """See `many.Backend`. A run that another process is computing is tried again after all
-        others, once."""
+        """See `many.Backend`. A run that another process is computing comes after all others."""
         pace = Pace.of(self._store.all())
         data_dir = self._options.data_dir
         self._workers = self._options.workers or self._nodes.share(len(requests))
         self._nodes.check(Resources(self._workers, self._gpus))
-        waiting = Waiting(longest_first(requests, pace, data_dir))
+        waiting = Waiting(longest_first(requests, pace, data_dir), self._store, observer)
         while waiting.goes_on(are_out=bool(self._out)):
             while waiting.requests and self._has_room():
                 request = waiting.requests.popleft()
                 try:
                     if not self._dispatch(request):
                         yield request, None
-                except RunBusy as busy:
-                    if not waiting.put_off(request):
-                        yield request, str(busy)
+                except RunBusy:
+                    waiting.put_off(request)
                 except UserError as refusal:
                     yield request, str(refusal)
             for away, answer in self._answers(observer):
