@@ -35,8 +35,8 @@ def plain(name: str) -> str:
 def meant(name: str, names: Iterable[str]) -> str:
     """The one of `names` that is meant, in any case, with or without hyphens. Comes back as it is
     where it means none of them, or more than one."""
-    several = list(names)
-    if name in several:
+    several = [one for one in names if isinstance(one, str)]  # a key of YAML may be a number
+    if name in several or not isinstance(name, str):
         return name
     word = plain(str(name))  # a key of a YAML file may be a number
     alike = [one for one in several if plain(one) == word]
