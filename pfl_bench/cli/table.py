@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from pfl_bench.base import UserError, user_path
+from pfl_bench.cli.run import setting_options
 from pfl_bench.cli.shared import CLUSTER, commas, execution, running_options
 from pfl_bench.config import Profile, load_profile
 from pfl_bench.reporting.tables import TableSpec, load_table, table_names
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from pfl_bench.store import Store
 
 FAILED = 1
+COMPARING = ("validation", "new_clients", "adapt_epochs")
+"""The settings of a run that make a comparison fair, for every cell."""
 
 
 @click.command()
@@ -30,11 +34,12 @@ FAILED = 1
 @click.option("--columns", multiple=True, metavar="A,B", help="Only these columns.")
 @click.option(
     "--score", default="best", metavar="A,B",
-    help="What counts: the round best (as in the paper), last or late (mean of the last 20); loss, "
-    "after the last; over clients, in the best round, their mean (clients), spread, worst tenth "
-    "(worst), the share below-local or below-majority (their most frequent class); or a plugin's "
-    "metric. A table for each.",
+    help="What counts: the round best (as in the paper), validation (the same, and refused without "
+    "--validation), last or late (mean of the last 20); loss, after the last; over clients, in the "
+    "best round, their mean (clients), spread, worst tenth (worst), the share below-local or "
+    "below-majority (their most frequent class); or a plugin's metric. A table for each.",
 )  # fmt: skip
+@partial(setting_options, names=COMPARING)
 @click.option("--dry-run", is_flag=True, help="Print what is stored, missing and impossible.")
 @click.option("--render-only", is_flag=True, help="Render what is stored; never train.")
 @running_options("jobs", "workers")
@@ -61,6 +66,9 @@ def table(
     rows: tuple[str, ...],
     columns: tuple[str, ...],
     score: str,
+    validation: str | None,
+    new_clients: str | None,
+    adapt_epochs: str | None,
     dry_run: bool,
     render_only: bool,
     jobs: int | None,
@@ -115,9 +123,13 @@ def table(
         tuple(commas.names("--columns", *columns, whole=spec.columns)),
     )
     spec = spec.attacked(assignments(attack, "--attack target=update")).with_plugins(plugins)
+    spec = spec.running(
+        {"validation": validation, "new_clients": new_clients, "adapt_epochs": adapt_epochs}
+    )
     spec, *others = (spec.scored(name) for name in commas.names("--score", score))
     fingerprint = known_to(store) if render_only else None
     plan = plan_table(spec, chosen_profile, number, store, folder, fingerprint)
+    _check_validated(plan, (spec, *others))
     if curves:
         tablecurves.check(plan)
     if dry_run:
@@ -152,6 +164,17 @@ def _table(name: str, has_folder: bool) -> TableSpec:
     """The table; a folder of real data given by hand is meant to be used, as in `run`."""
     spec = load_table(name)
     return spec.on_real_data() if has_folder else spec
+
+
+def _check_validated(plan: TablePlan, specs: Sequence[TableSpec]) -> None:
+    """Refuse, before anything trains, to score by samples that no run holds back."""
+    configs = [config for cell in plan.cells.values() for config in cell.configs]
+    is_asked = any(spec.score == "validation" for spec in specs)
+    if is_asked and configs and not any(config.validation for config in configs):
+        raise UserError(
+            "--score validation needs runs that hold back training samples; add --validation 0.2, "
+            "or another share"
+        )
 
 
 def _refuse(options: dict[str, object]) -> None:

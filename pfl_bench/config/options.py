@@ -98,6 +98,20 @@ class Settings:
     patience: int | None = knob(
         None, "stop after this many scored rounds without a new best", source=OURS, low=1
     )
+    validation: float = knob(
+        0.0,
+        "share of each client's training samples held back to choose the best round by (0: it is "
+        "chosen by test accuracy, as published)",
+        source=PAPER,
+        low=0,
+        high=0.9,
+    )
+    new_clients: int = knob(
+        0, "clients K that never join and are scored apart", source=PAPER, low=0, high=99_999
+    )
+    adapt_epochs: int = knob(
+        1, "local epochs of a new client before it is scored", source=OURS, low=0
+    )
     bn_stats: str = knob(
         "local",
         "batch-norm statistics: each client's own, or averaged",

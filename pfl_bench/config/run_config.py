@@ -71,6 +71,9 @@ class RunConfig:
     lr_decay: float = 1.0  # the learning rate of each round over that of the round before
     plugin: str | None = None  # fingerprint of the code, where the algorithm is not built in
     image_size: int | None = None  # side in pixels, where images are reduced
+    validation: float = 0.0  # share of each client's training samples that is held back
+    new_clients: int = 0  # clients of the partition that never join
+    adapt_epochs: int = 1  # for which those train before they are scored
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values, the same after a trip through a file."""

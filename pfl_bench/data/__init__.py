@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         title,
         write_note,
     )
+    from pfl_bench.data.roles import Roles, check_new_clients, roles_of
     from pfl_bench.data.text import Columns
 
 __getattr__, __dir__, __all__ = face(__name__, __file__)

@@ -81,12 +81,22 @@ def _lengths(tokens: np.ndarray) -> np.ndarray:
 
 
 class Shard:
-    """One client's train and test set."""
+    """One client's train and test set, and what it holds back for validation, if anything."""
 
-    def __init__(self, pool: Pool, train: np.ndarray, test: np.ndarray, classes: int):
+    def __init__(
+        self,
+        pool: Pool,
+        train: np.ndarray,
+        test: np.ndarray,
+        classes: int,
+        validation: np.ndarray | None = None,
+    ):
         self.pool = pool
         self.train = torch.from_numpy(train).to(pool.y.device)
         self.test = torch.from_numpy(test).to(pool.y.device)
+        self.validation = self.test[:0]
+        if validation is not None:
+            self.validation = torch.from_numpy(validation).to(pool.y.device)
         self.classes = classes
 
     @property
@@ -99,7 +109,7 @@ class Shard:
         return torch.bincount(self.pool.y[self.train], minlength=self.classes)
 
     def part(self, which: str) -> Tensor:
-        return self.train if which == "train" else self.test
+        return {"train": self.train, "test": self.test, "validation": self.validation}[which]
 
     def batches(
         self,
@@ -124,7 +134,8 @@ class Shard:
                 yield from Batch(self.pool, self.train[index], index).split(size)
 
     def evaluation_batches(self, which: str, of: Tensor | None = None) -> Iterator[Batch]:
-        """Every sample of the `train` or `test` set once, in order, in large batches."""
+        """Every sample of the `train`, `test` or `validation` set once, in order, in large
+        batches."""
         rows = self.part(which)
         positions = torch.arange(len(rows), device=rows.device) if of is None else of
         for index in positions.split(EVALUATION_BATCH):

@@ -259,3 +259,11 @@ class Score:
     correct: int
     total: int
     loss: float
+
+
+@dataclass(frozen=True)
+class Scores:
+    """A client's model on its test set and, where it holds samples back, on those."""
+
+    test: Score
+    validation: Score | None = None

@@ -12,7 +12,7 @@ import dataclasses
 import math
 import queue
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -21,17 +21,17 @@ from torch import Tensor
 
 from pfl_bench.base import seeds
 from pfl_bench.config import RunConfig, resolve
-from pfl_bench.data import Dataset, Partition
+from pfl_bench.data import Dataset, Partition, roles_of
 from pfl_bench.engine.algorithm import Algorithm, Upload, build_network, initial_values
 from pfl_bench.engine.batches import Pool, Shard
-from pfl_bench.engine.client import Client, ClientState, Message, Score, Task
+from pfl_bench.engine.client import Client, ClientState, Message, Score, Scores, Task
 from pfl_bench.engine.server import Server, Spread
 from pfl_bench.engine.snapshot import Snapshot
 from pfl_bench.engine.timing import RoundWatch
 from pfl_bench.engine.totals import CONVERGENCE, RoundTotals, Trained
 from pfl_bench.engine.trees import flatten
 from pfl_bench.models import Network, build_model, inputs_of, seeded, useful_workers
-from pfl_bench.store import DamagedError, RoundRecord
+from pfl_bench.store import VALIDATION, DamagedError, RoundRecord
 
 T = TypeVar("T")
 
@@ -65,9 +65,19 @@ class Simulator:
         self.cancelled = threading.Event()
         self._building = threading.Lock()
         pool = Pool(dataset.x, dataset.y, self.device)
+        self.roles = roles_of(
+            partition,
+            validation=config.validation,
+            new_clients=config.new_clients,
+            batch_size=config.batch_size,
+            seed=config.partition_seed,
+        )
+        joining = self.roles.clients
         self.shards = [
-            Shard(pool, train, test, dataset.classes)
-            for train, test in zip(partition.train, partition.test, strict=True)
+            Shard(pool, train, test, dataset.classes, held)
+            for train, test, held in zip(
+                joining.train, joining.test, self.roles.validation, strict=True
+            )
         ]
         inputs = inputs_of(dataset, config.dataset, config.model)
         task = Task(
@@ -191,12 +201,14 @@ class Simulator:
             scores, series = self._evaluate(pool, round, totals.scores, wanted, watch)
             extras |= series
             self.diverged = _defect(scores, round)
+            if self.config.validation:
+                extras[VALIDATION] = counts(s.validation for s in scores)
         return RoundRecord(
             round=round,
             joined=joined,
-            correct=None if scores is None else [s.correct for s in scores],
-            total=None if scores is None else [s.total for s in scores],
-            loss=None if scores is None else [s.loss for s in scores],
+            correct=None if scores is None else [s.test.correct for s in scores],
+            total=None if scores is None else [s.test.total for s in scores],
+            loss=None if scores is None else [s.test.loss for s in scores],
             train_loss=totals.train_loss,
             bytes_up=totals.bytes_up,
             bytes_down=totals.bytes_down,
@@ -248,10 +260,10 @@ class Simulator:
                 message = self.algorithm.local_update(client, received)
             watch.move(client.net.seconds_copying - copied, "training", "communication")
             stats = client.net.stats.clone()
-            score = None
+            scores = None
             with watch.measure("evaluation"):
                 if self.algorithm.scores_after_training and self._is_evaluated(round):
-                    score = self._score(client)
+                    scores = self._scores(client)
                 if convergence is not None:
                     convergence["after"] = self._losses(client)
             return Trained(
@@ -261,7 +273,7 @@ class Simulator:
                 stats[self._averaged_stats] if self.snapshot.server_stats is not None else None,
                 received,
                 client.train_loss,
-                score,
+                scores,
                 convergence,
             )
 
@@ -269,26 +281,32 @@ class Simulator:
         self,
         pool: ThreadPoolExecutor,
         round: int,
-        known: dict[int, Score],
+        known: dict[int, Scores],
         recordable: Sequence[str],
         watch: RoundWatch,
-    ) -> tuple[list[Score], dict[str, Any]]:
-        """The scored model of every client on its test set, and the series asked for."""
+    ) -> tuple[list[Scores], dict[str, Any]]:
+        """The scored model of every client on its test set (and on what it holds back), and the
+        series asked for."""
         series = [name for name in self.config.record if name in recordable]
 
-        def job(index: int) -> tuple[Score, list[Any]]:
+        def job(index: int) -> tuple[Scores, list[Any]]:
             if index in known and not series:
                 return known[index], []
             with watch.measure("evaluation"), self.client(index, round) as client:
                 received = self.download(index)
                 self.algorithm.scored(client, received)
-                score = known[index] if index in known else self._score(client)
-                return score, [self.algorithm.record(client, name) for name in series]
+                scores = known[index] if index in known else self._scores(client)
+                return scores, [self.algorithm.record(client, name) for name in series]
 
         everyone = range(self.task.clients)
         results = list(in_order(pool, job, everyone, cost=lambda i: len(self.shards[i].test)))
         values = {name: [row[k] for _, row in results] for k, name in enumerate(series)}
-        return [score for score, _ in results], values
+        return [scores for scores, _ in results], values
+
+    def _scores(self, client: Client) -> Scores:
+        """The model in the workspace on the client's test set and on what it holds back."""
+        test = self._score(client)
+        return Scores(test, self._score(client, "validation") if self.config.validation else None)
 
     def _score(self, client: Client, which: str = "test") -> Score:
         """The model in the workspace on one of the client's sets."""
@@ -401,9 +419,15 @@ def in_order(
             yield current.pop().result()
 
 
-def _defect(scores: Sequence[Score], round: int) -> str | None:
+def counts(scores: Iterable[Score | None]) -> dict[str, list[int]]:
+    """Correct predictions and samples of each client, as a record holds them."""
+    known = [score for score in scores if score is not None]
+    return {"correct": [s.correct for s in known], "total": [s.total for s in known]}
+
+
+def _defect(scores: Sequence[Scores], round: int) -> str | None:
     """What is wrong with the scores of a round, if anything is."""
     for client, score in enumerate(scores):
-        if not math.isfinite(score.loss):
-            return f"the test loss of client {client} is {score.loss} in round {round}"
+        if not math.isfinite(score.test.loss):
+            return f"the test loss of client {client} is {score.test.loss} in round {round}"
     return None

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from pfl_bench.engine.algorithm import Upload
-from pfl_bench.engine.client import Message, Score
+from pfl_bench.engine.client import Message, Score, Scores
 from pfl_bench.engine.server import ServerState
 from pfl_bench.engine.snapshot import Snapshot
 from pfl_bench.engine.trees import Tree, leaves
@@ -35,7 +35,7 @@ class Trained:
     """Those that are averaged; as many came down with the message."""
     received: Message
     train_loss: float | None
-    score: Score | None
+    scores: Scores | None
     convergence: dict[str, tuple[float, Score]] | None
 
     @property
@@ -68,7 +68,7 @@ class RoundTotals:
         self._before = before
         self.clients = dict(before.clients)
         self.stats = dict(before.stats)
-        self.scores: dict[int, Score] = {}
+        self.scores: dict[int, Scores] = {}
         self.defect: str | None = None
         self.train_loss: float | None = None
         self.bytes_up = self.bytes_down = self.parameters_up = self.parameters_down = 0
@@ -104,8 +104,8 @@ class RoundTotals:
         self.defect = self.defect or one.defect
         if one.state:
             self.clients[index] = one.state
-        if one.score is not None:
-            self.scores[index] = one.score
+        if one.scores is not None:
+            self.scores[index] = one.scores
         if one.convergence is not None:
             self._convergence.append((weight, one.convergence))
         if one.stats is not None:

@@ -27,6 +27,7 @@ from pfl_bench.data import (
     Dataset,
     DatasetSpec,
     Partition,
+    check_new_clients,
     make_partition,
     natural_partition,
     read_pfllib,
@@ -165,6 +166,7 @@ def _config(settings: Settings, hyper: Mapping[str, Any], **facts: Any) -> RunCo
     algorithm = load_algorithm(settings.algo)
     record = tuple(sorted({name.strip() for name in settings.record.split(",")} - {""}))
     _check_record(record, {**RECORDABLE, **algorithm.recordable}, settings.algo)
+    check_new_clients(settings.new_clients, facts["clients"])
     return RunConfig(
         **method_facts(settings.algo, model, hyper),
         fraction=settings.fraction,
@@ -177,6 +179,9 @@ def _config(settings: Settings, hyper: Mapping[str, Any], **facts: Any) -> RunCo
         joining_ratio=parse_ratio(settings.joining_ratio),
         eval_every=settings.eval_every,
         patience=settings.patience,
+        validation=settings.validation,
+        new_clients=settings.new_clients,
+        adapt_epochs=settings.adapt_epochs,
         bn_stats=settings.bn_stats,
         momentum=settings.momentum,
         weight_decay=settings.weight_decay,
@@ -198,6 +203,8 @@ def _check_consistency(settings: Settings, chosen: Mapping[str, Any]) -> None:
             f"classes_per_client {chosen['classes_per_client']} belongs to the pathological "
             f"setting, not to {settings.setting!r}"
         )
+    if not settings.new_clients and settings.adapt_epochs != Settings().adapt_epochs:
+        raise UserError(f"adapt_epochs {settings.adapt_epochs} belongs to new_clients")
     if settings.of is not None and settings.of < settings.clients:
         raise UserError(
             f"{settings.clients} clients cannot be drawn from a partition of {settings.of}"

@@ -85,8 +85,8 @@ def prepare(config: RunConfig, options: Execution) -> tuple[Simulator, dict[str,
         "partition_fingerprint": partition.fingerprint,
         "reference": {
             "classes": dataset.classes,
-            "majority_correct": partition.majority_correct(dataset.y),
-            "tested": sum(map(len, partition.test)),
+            "majority_correct": simulator.roles.clients.majority_correct(dataset.y),
+            "tested": sum(map(len, simulator.roles.clients.test)),
         },
     }
     if dataset.remark:

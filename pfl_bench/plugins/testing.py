@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from pfl_bench.config import RunConfig, resolve
-from pfl_bench.data import Dataset, Partition, make_partition
+from pfl_bench.data import Dataset, Partition, Roles, make_partition, roles_of
 from pfl_bench.engine import (
     Algorithm,
     Client,
@@ -96,6 +96,16 @@ def toy_partition(config: RunConfig, dataset: Dataset) -> Partition:
     )
 
 
+def toy_roles(config: RunConfig, dataset: Dataset) -> Roles:
+    return roles_of(
+        toy_partition(config, dataset),
+        validation=config.validation,
+        new_clients=config.new_clients,
+        batch_size=config.batch_size,
+        seed=config.partition_seed,
+    )
+
+
 def toy_simulator(config: RunConfig, dataset: Dataset | None = None, workers: int = 1) -> Simulator:
     dataset = dataset or toy_dataset()
     partition = toy_partition(config, dataset)
@@ -115,11 +125,10 @@ def toy_algorithm(config: RunConfig, dataset: Dataset | None = None) -> Algorith
     """The algorithm of a configuration, outside a simulator."""
     dataset = dataset or toy_dataset()
     inputs = inputs_of(dataset, config.dataset, config.model)
-    partition = toy_partition(config, dataset)
     task = Task(
         config=config,
         classes=dataset.classes,
-        train_sizes=tuple(map(len, partition.train)),
+        train_sizes=tuple(map(len, toy_roles(config, dataset).clients.train)),
         build_model=lambda: build_model(config.model, inputs),
     )
     kind = load_algorithm(config.algo)
@@ -133,11 +142,12 @@ def toy_client(
     torch.set_num_threads(1)
     config = algorithm.task.config
     dataset = dataset or toy_dataset()
-    partition = toy_partition(config, dataset)
+    roles = toy_roles(config, dataset)
     net = seeded(config.seed, lambda: build_network(algorithm))
     start = initial_values(algorithm, net)
     pool = Pool(dataset.x, dataset.y, torch.device("cpu"))
-    shard = Shard(pool, partition.train[index], partition.test[index], dataset.classes)
+    own = roles.clients.train[index], roles.clients.test[index]
+    shard = Shard(pool, *own, dataset.classes, roles.validation[index])
     state = ClientState(algorithm.client_state(start), {})
     return Client(index, round, algorithm.task, shard, state, net), start
 

@@ -16,7 +16,7 @@ from typing import Any
 from pfl_bench.base import UserError, unknown
 from pfl_bench.reporting import costs
 from pfl_bench.reporting.verdict import best_record, reference
-from pfl_bench.store import Metric, RoundRecord, StoredRun
+from pfl_bench.store import VALIDATION, Metric, RoundRecord, StoredRun
 
 ENTRY_POINTS = "pfl_bench.metrics"
 MEGA, GIGA = 1e6, 1e9
@@ -32,6 +32,18 @@ def _score(which: str, name: str = "accuracy") -> Callable[[StoredRun], float | 
         return None if score is None else 100 * score[name]
 
     return read
+
+
+def _validated(run: StoredRun) -> float | None:
+    """The test accuracy of the round that is best on samples held back; None without such."""
+    best = best_record(run)
+    return None if best is None or VALIDATION not in best.extras else _score("best")(run)
+
+
+def _validation_accuracy(run: StoredRun) -> float | None:
+    best = best_record(run)
+    found = None if best is None else best.pooled(VALIDATION)
+    return None if found is None else 100 * found
 
 
 def _worse_off(run: StoredRun, other: StoredRun) -> float | None:
@@ -122,6 +134,24 @@ _OF_ALL = (
         _score("best"),
         "%",
         how=f"the best round's accuracy, correct predictions {_OVER}",
+    ),
+    Metric(
+        "validated_accuracy",
+        "test accuracy of the round chosen by validation",
+        _validated,
+        "%",
+        needs="runs that hold back training samples (--validation)",
+        how=f"the accuracy of the round with the best validation accuracy, correct predictions "
+        f"{_OVER}",
+    ),
+    Metric(
+        "validation_accuracy",
+        "validation accuracy",
+        _validation_accuracy,
+        "%",
+        needs="runs that hold back training samples (--validation)",
+        how="the best round's correct predictions over the training samples that all clients hold "
+        f"back; {_MODEL}",
     ),
     Metric(
         "last_accuracy",
@@ -265,6 +295,7 @@ METRICS = {metric.name: metric for metric in _OF_ALL}
 
 SCORES = {
     "best": "accuracy",
+    "validation": "validated_accuracy",
     "last": "last_accuracy",
     "late": "late_accuracy",
     "loss": "test_loss",

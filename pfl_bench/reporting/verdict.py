@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pfl_bench.store import RoundRecord, StoredRun, curve
+from pfl_bench.store import RoundRecord, StoredRun, best_round, curve
 
 MARK = "↗"
 """Stands beside a value that more rounds would change."""
@@ -59,7 +59,7 @@ def is_rising(run: StoredRun) -> bool:
     if isinstance(told, bool):
         return told
     records = run.records()
-    return curve.still_rising([r.accuracy for r in records if r.accuracy is not None])
+    return curve.still_rising([r.judged for r in records if r.judged is not None])
 
 
 def rising(runs: Iterable[StoredRun | None]) -> int:
@@ -68,9 +68,8 @@ def rising(runs: Iterable[StoredRun | None]) -> int:
 
 
 def best_record(run: StoredRun) -> RoundRecord | None:
-    """The round whose accuracy is the run's score: the earliest of the best."""
-    scored = [record for record in run.records() if record.accuracy is not None]
-    return max(scored, key=lambda record: record.accuracy or 0.0, default=None)
+    """The round whose accuracy is the run's score."""
+    return best_round(run.records())
 
 
 def advice(run: StoredRun) -> list[str]:

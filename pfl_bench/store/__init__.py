@@ -10,9 +10,12 @@ if TYPE_CHECKING:
     from pfl_bench.store.metric import Metric
     from pfl_bench.store.provenance import arithmetic, current_provenance, peak_memory, utc_now
     from pfl_bench.store.records import (
+        NEWCOMERS,
+        VALIDATION,
         DamagedError,
         Ending,
         RoundRecord,
+        best_round,
         flat,
         from_json,
         same_result,

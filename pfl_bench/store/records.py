@@ -21,6 +21,9 @@ from typing import Any
 from pfl_bench.store.curve import Patience, still_rising
 
 _NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+VALIDATION, NEWCOMERS = "validation", "new clients"
+"""Where a record has what was counted on samples held back, and on clients that never join: in its
+extras, as lists `correct` and `total` with an entry for each client."""
 _TRAFFIC = ("bytes_up", "bytes_down", "parameters_up", "parameters_down")
 _SCORE = {"round", "accuracy", "mean_over_clients", "std_over_clients", "worst_decile"}
 REMARK_LETTERS = 200
@@ -127,6 +130,21 @@ class RoundRecord:
         return sum(self.correct) / sum(self.total)
 
     @property
+    def judged(self) -> float | None:
+        """What patience and the best round go by: the accuracy on samples held back for that, or
+        where there are none, the test accuracy, as published."""
+        return self.accuracy if VALIDATION not in self.extras else self.pooled(VALIDATION)
+
+    def pooled(self, counted: str) -> float | None:
+        """The accuracy over all clients of what is counted in the extras; None where nothing is."""
+        counts = self.extras.get(counted)
+        if not isinstance(counts, dict):
+            return None
+        correct, total = (counts.get(name) for name in ("correct", "total"))
+        is_sound = _are(int, correct) and _are(int, total) and sum(total or []) > 0
+        return sum(correct or []) / sum(total or []) if is_sound else None
+
+    @property
     def test_loss(self) -> float | None:
         """The mean over all test samples of all clients."""
         if self.loss is None or self.total is None or not sum(self.total):
@@ -215,8 +233,8 @@ class Ending:
         self.reached = False
 
     def add(self, record: RoundRecord) -> bool:
-        if self._patience is not None and record.accuracy is not None:
-            self._patience.add(record.accuracy)
+        if self._patience is not None and record.judged is not None:
+            self._patience.add(record.judged)
         is_impatient = self._patience is not None and self._patience.is_out
         self.reached = self.reached or is_impatient or record.round >= self._rounds
         return self.reached
@@ -229,11 +247,11 @@ def ends_after(records: Sequence[RoundRecord], rounds: int, patience: int | None
 
 
 def summarise(records: Sequence[RoundRecord]) -> dict[str, Any]:
-    """The figures of a whole run: best round (the earliest of equals), last round, time, traffic.
+    """The figures of a whole run: best round, last round, time, traffic.
 
     Traffic is per joined client and round; all accuracies lie in [0, 1]."""
-    scored = [(record, record.accuracy) for record in records if record.accuracy is not None]
-    best = max(scored, key=lambda pair: pair[1], default=None)
+    scored = [record for record in records if record.accuracy is not None]
+    best = best_round(records)
     seconds = math.fsum(record.total_seconds for record in records)
     joined = sum(len(record.joined) for record in records)
     traffic = {
@@ -243,14 +261,20 @@ def summarise(records: Sequence[RoundRecord]) -> dict[str, Any]:
         for name in _TRAFFIC
     }
     return {
-        "best": _score(best[0]) if best else None,
-        "last": _score(scored[-1][0]) if scored else None,
-        "still_rising": still_rising([accuracy for _, accuracy in scored]),
+        "best": _score(best) if best else None,
+        "last": _score(scored[-1]) if scored else None,
+        "still_rising": still_rising([r.judged for r in scored if r.judged is not None]),
         "rounds": len(records),
         "total_seconds": seconds,
         "seconds_per_round": seconds / len(records) if records else None,
         **traffic,
     }
+
+
+def best_round(records: Sequence[RoundRecord]) -> RoundRecord | None:
+    """The round whose test accuracy is the run's score: the earliest of those judged best."""
+    scored = [(r, r.judged) for r in records if r.accuracy is not None and r.judged is not None]
+    return max(scored, key=lambda pair: pair[1], default=(None, 0.0))[0]
 
 
 def _per_client(name: str) -> str:

@@ -24,7 +24,7 @@ from pfl_bench.config import RunConfig
 from pfl_bench.data import problem
 from pfl_bench.execution import Began, Computed, Note, Observer, Round
 from pfl_bench.reporting import advice, reference
-from pfl_bench.store import RoundRecord, StoredRun
+from pfl_bench.store import RoundRecord, StoredRun, best_round
 
 LINE_SECONDS = 5.0
 """In a pipe a line at most this often, and always for the first and the last round."""
@@ -71,14 +71,13 @@ class _Course:
 
     def __init__(self, began: Began):
         self._config, earlier = began.config, began.earlier
-        self._best = max((r.accuracy for r in earlier if r.accuracy is not None), default=None)
+        self._best = best_round(earlier)
         self._first, self._began = len(earlier), time.monotonic()
 
     def status(self, record: RoundRecord) -> str:
-        if record.accuracy is not None:
-            self._best = max(record.accuracy, self._best or 0.0)
+        self._best = best_round([*filter(None, [self._best]), record])
         now = "not scored" if record.accuracy is None else f"{record.accuracy:.2%}"
-        best = "" if self._best is None else f", best {self._best:.2%}"
+        best = "" if self._best is None else f", best {self._best.accuracy:.2%}"
         per_round = (time.monotonic() - self._began) / max(1, record.round - self._first)
         left = duration(per_round * (self._config.rounds - record.round))
         return f"accuracy {now}{best}, {left} left"

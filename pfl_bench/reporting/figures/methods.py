@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 from pfl_bench.base import UserError
 from pfl_bench.config import RunConfig
-from pfl_bench.store import RoundRecord, StoredRun, remarks
+from pfl_bench.store import RoundRecord, StoredRun, best_round, remarks
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,8 @@ class Trial:
 
     @property
     def best(self) -> RoundRecord:
-        """The round whose accuracy is the run's score: the earliest of the best."""
-        return max(self.scored, key=lambda record: record.accuracy or 0.0)
+        """The round whose accuracy is the run's score; of a run that has a scored one."""
+        return best_round(self.records) or self.scored[-1]
 
 
 @dataclass(frozen=True)

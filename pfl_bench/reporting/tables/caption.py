@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from pfl_bench.reporting.tables.spec import Cell
     from pfl_bench.store import Metric, StoredRun
 
+NOT_BEST = ("last", "late", "loss")
+"""Scores that no best round is chosen for."""
 NO_RANKING = (
     "this profile says of itself that it does not tell which method is better; so ranks, "
     "correlations with the paper and p-values are left out"
@@ -44,6 +46,7 @@ def facts(plan: TablePlan) -> dict[str, str]:
         "Models": small_models(configs),
         "Seeds": f"{plan.seeds} per cell",
         "Scoring": _scoring(plan),
+        "Best round": _best_round(plan),
         "Cells": _legend(plan, any(map(is_standin, cells))),
         "Ranking": "" if plan.profile.ranks else NO_RANKING,
         "Still rising": still_rising(plan),
@@ -62,6 +65,21 @@ def _scoring(plan: TablePlan) -> str:
     if plan.spec.metric == "overhead":
         return costs.CRITERION
     return "; ".join(dict.fromkeys(one.how for one in _metrics(plan) if one.how))
+
+
+def _best_round(plan: TablePlan) -> str:
+    """Which samples the best round was chosen by, where a table of accuracies is read off it."""
+    if plan.spec.metric != "accuracy" or plan.spec.score in NOT_BEST:
+        return ""
+    shares = {config.validation for cell in plan.cells.values() for config in cell.configs}
+    told = {
+        share: f"chosen by the accuracy on {100 * share:g} % of each client's training samples, "
+        "which are held back; no test sample has a say"
+        if share
+        else "chosen by test accuracy, as published"
+        for share in sorted(shares)
+    }
+    return "; ".join(told.values())
 
 
 def _metrics(plan: TablePlan) -> list[Metric]:

@@ -18,11 +18,11 @@ from pfl_bench.base import (
     plain,
     unknown,
 )
-from pfl_bench.config import as_dict
+from pfl_bench.config import as_dict, checked
 from pfl_bench.privacy import Threat
 from pfl_bench.reporting.metrics import SCORES, SIMILARITIES, brought_metrics, metric
 
-PAPERS = ("best", "last", "late")
+PAPERS = ("best", "validation", "last", "late")
 """The scores that the paper's accuracies may stand beside."""
 
 
@@ -159,6 +159,17 @@ class TableSpec:
             score=score,
             arguments=self._called([("--score", score)]),
         )
+
+    def running(self, settings: Mapping[str, Any]) -> TableSpec:
+        """The same table, every cell run with these settings, which win over its own."""
+        said = {name: value for name, value in settings.items() if value is not None}
+        checked(said, "this table")
+        cells = {
+            place: dataclasses.replace(cell, chosen={**cell.chosen, **said})
+            for place, cell in self.cells.items()
+        }
+        options = [(f"--{name.replace('_', '-')}", str(value)) for name, value in said.items()]
+        return dataclasses.replace(self, cells=cells, arguments=self._called(options))
 
     def with_plugins(self, files: Iterable[str]) -> TableSpec:
         """The same table, its command naming the files that its algorithms lie in."""
