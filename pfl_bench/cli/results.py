@@ -1,5 +1,5 @@
-"""`pfl-bench results`: look at what the store holds. Reads only; nothing here computes or changes a
-run, and nothing imports the numerical libraries before they are needed."""
+"""`pfl-bench results`: look at what the store holds, pack it into an archive, merge one. Nothing
+here computes or changes a run, nor imports the numerical libraries before they are needed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pfl_bench.base import (
 )
 from pfl_bench.config import BOOKKEEPING, SOURCE_LABELS
 from pfl_bench.reporting import bars, scored
-from pfl_bench.store import Store, StoredRun, flat, read_run, to_json
+from pfl_bench.store import Store, StoredRun, flat, is_archive, merge, pack, read_run, to_json
 
 if TYPE_CHECKING:
     from pfl_bench.store import RoundRecord
@@ -51,7 +51,7 @@ def _filters(command: _Command) -> _Command:
 
 @click.group()
 def results() -> None:
-    """List, show and export stored results."""
+    """List, show, export, pack and merge stored results."""
 
 
 @results.command("list")
@@ -133,6 +133,45 @@ def export(
     click.echo(f"{len(frame)} rows written to {out}", err=True)
 
 
+@results.command("pack")
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path), help="The archive (default: FOLDER.zip).")
+def pack_(folder: Path, out: Path | None) -> None:
+    """Pack the finished runs of a results FOLDER into one file, to be shared.
+
+    The archive serves wherever --results is asked for."""
+    store = Store(user_path(folder))
+    target = store.root.with_suffix(".zip") if out is None else user_path(out)
+    if target.suffix != ".zip":
+        raise UserError(f"an archive cannot be called {shown(target.name)}; its name ends in .zip")
+    count, left_out = pack(store.all(), target)
+    for name in left_out:
+        click.echo(f"left out: {name}", err=True)
+    click.echo(f"{count} runs packed into {target}, {target.stat().st_size / 1e6:.1f} MB", err=True)
+
+
+@results.command("merge")
+@click.argument("archive", type=click.Path(path_type=Path))
+@_results_option
+def merge_(archive: Path, folder: Path | None) -> None:
+    """Copy the finished runs of an ARCHIVE, or of another folder, into the store.
+
+    What the store has already stays as it is; a different result of the same name is told."""
+    target = Store(results_dir(folder))
+    source = Store(user_path(archive))
+    if target.is_archive:
+        raise UserError(f"{target.root} is an archive and cannot be written; name a folder")
+    if not source.root.exists():
+        raise UserError(f"there is no archive {str(source.root)!r}")
+    merged = merge(source.all(), target.root)
+    for name in merged.conflicts:
+        click.echo(f"conflict: {name} is another result here, which stays", err=True)
+    added, known = len(merged.added), len(merged.known)
+    click.echo(f"{added} runs added to {target.root}, {known} were there already", err=True)
+    if merged.conflicts:
+        raise click.exceptions.Exit(1)
+
+
 _FILTERED = {"algo": "algorithm", "dataset": "dataset", "setting": "setting"}
 
 
@@ -168,7 +207,7 @@ def _selected(store: Store, **wanted: str | None) -> list[StoredRun]:
 def _nothing(root: Path, filtered: bool) -> str:
     if filtered:
         return f"No run in {root} matches; `pfl-bench results list` shows all."
-    if root.is_file():
+    if root.is_file() and not is_archive(root):
         raise UserError(f"{root} is a file, not a folder of results")
     return f"No results in {root} yet; `pfl-bench run` makes the first."
 

@@ -6,6 +6,7 @@ from pfl_bench.base.face import face
 
 if TYPE_CHECKING:
     from pfl_bench.store import curve, stored_run
+    from pfl_bench.store.archive import is_archive, merge, pack
     from pfl_bench.store.folder import Checkpoint, RunBusy
     from pfl_bench.store.metric import Metric
     from pfl_bench.store.provenance import arithmetic, current_provenance, peak_memory, utc_now

@@ -1,4 +1,5 @@
-"""The result store: one folder per run, named by the content of its configuration.
+"""The result store: one folder per run, named by the content of its configuration; or an archive
+of such folders, which is read and never written.
 
 What lies in such a folder is told in `pfl_bench.store.folder`; who reads and who writes it is in
 `pfl_bench.store.stored_run` and `pfl_bench.store.writer`.
@@ -9,10 +10,12 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 
 from pfl_bench.base import UserError, shown
 from pfl_bench.config import ENDS
+from pfl_bench.store import archive
 from pfl_bench.store.folder import checkpoints_in, explained, holder, locked
 from pfl_bench.store.stored_run import StoredRun, read_run, remarks
 from pfl_bench.store.writer import Configuration, RunWriter
@@ -21,10 +24,16 @@ _RUN_FOLDER = re.compile(r".*-(?P<key>[0-9a-f]{16})")
 
 
 class Store:
-    """All runs under one folder, which is created when the first run is opened."""
+    """All runs under one folder, made when the first run is opened, or in an archive."""
 
     def __init__(self, root: Path) -> None:
         self.root = Path(root)
+        self.is_archive = archive.is_archive(self.root)
+
+    @cached_property
+    def _place(self) -> Path:
+        """The folder that the runs are read from."""
+        return archive.unpacked(self.root) if self.is_archive else self.root
 
     def folder(self, config: Configuration) -> Path:
         """Where the run lies or will lie; a folder with another slug but the same key is it too."""
@@ -43,6 +52,11 @@ class Store:
 
         Raises `RunBusy` where another live process holds the lock. A result that was finished in
         the meantime is the writer's `finished`."""
+        if self.is_archive:
+            raise UserError(
+                f"{self.root} is an archive, from which results are read and never written; "
+                f"`pfl-bench results merge {self.root} --results DIR` makes a folder of it"
+            )
         folder = self.folder(config)
         check_same(read_run(folder), config)
         with explained(folder):
@@ -69,7 +83,7 @@ class Store:
     def tidy(self) -> None:
         """Remove the checkpoints that a process killed in its very last step left beside a result;
         they take space and serve nobody. What another process holds is its own to tidy."""
-        for folder in self._folders():
+        for folder in () if self.is_archive else self._folders():
             if checkpoints_in(folder) and read_run(folder).is_final:
                 with contextlib.suppress(UserError), locked(folder), explained(folder):
                     for path in checkpoints_in(folder):
@@ -77,7 +91,7 @@ class Store:
 
     def _folders(self, key: str | None = None) -> Iterator[Path]:
         try:
-            paths = sorted(self.root.iterdir())
+            paths = sorted(self._place.iterdir())
         except (FileNotFoundError, NotADirectoryError):
             return
         except OSError as error:
