@@ -203,3 +203,20 @@ def test_a_dataset_or_a_part_of_a_name_means_every_column_that_has_it(
 def test_half_a_number_or_nothing_is_no_part_of_a_name(asked: str) -> None:
     with pytest.raises(UserError, match="unknown column"):
         load_table("main").restricted((), (asked,))
+
+
+def test_the_tables_of_the_paper_show_a_further_method_only_when_asked() -> None:
+    whole = load_table("main")
+    assert "SCAFFOLD" not in whole.rows
+    asked = whole.restricted(("FedCP", "scaffold", "Fed-BN"), ("cifar10",))
+    assert asked.rows == ("FedCP", "SCAFFOLD", "FedBN") and "SCAFFOLD" in asked.rules
+    cell, beside = (asked.cells[row, "practical(0.1) Cifar10"] for row in ("SCAFFOLD", "FedCP"))
+    assert cell.chosen == {**beside.chosen, "algo": "scaffold"}
+    assert cell.published is None and not cell.hyper
+    assert asked.restricted(("SCAFFOLD",), ()).rows == ("SCAFFOLD",)
+
+
+@pytest.mark.parametrize("table", ["ablation", "lambda"])
+def test_a_table_whose_rows_are_not_methods_gets_no_further_one(table: str) -> None:
+    with pytest.raises(UserError, match="unknown row 'scaffold'"):
+        load_table(table).restricted(("scaffold",), ())

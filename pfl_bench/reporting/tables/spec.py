@@ -9,16 +9,18 @@ from __future__ import annotations
 import dataclasses
 import re
 import shlex
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from pfl_bench.base import (
     UserError,
+    meant,
     plain,
     unknown,
 )
 from pfl_bench.config import as_dict, checked
+from pfl_bench.plugins import algorithm_names, load_algorithm
 from pfl_bench.privacy import Threat
 from pfl_bench.reporting.metrics import SCORES, SIMILARITIES, brought_metrics, metric
 
@@ -83,7 +85,10 @@ class TableSpec:
         """The same table with some rows and columns only, by their names or what they run.
 
         Names as printed, in any spelling (`lambda=5`, `fed-avg`); the name of an algorithm or a
-        dataset means every row (or column) that runs it, and a part of a name all that have it."""
+        dataset means every row (or column) that runs it, and a part of a name all that have it.
+        Where the rows are methods, another algorithm gets a row of its own."""
+        if further := self._lacking(rows):
+            return self._with_rows(further).restricted(rows, columns)
         kept_rows = _selected("row", rows, self.rows, self._running(axis=0))
         kept_columns = _selected("column", columns, self.columns, self._running(axis=1))
         asked = (("--rows", rows, kept_rows), ("--columns", columns, kept_columns))
@@ -98,6 +103,39 @@ class TableSpec:
                 if row in kept_rows and column in kept_columns
             },
             arguments=self._called(options),
+        )
+
+    def _lacking(self, asked: Iterable[str]) -> list[str]:
+        """The algorithms that are asked for and have no row, in a table whose rows are methods."""
+        running = [
+            {str(self.cells[row, c].chosen.get("algo")) for c in self.columns} for row in self.rows
+        ]
+        present = {algo for algos in running for algo in algos}
+        if self.compared != "rows" or not len(present) == len(running) == sum(map(len, running)):
+            return []
+        known = {*map(plain, self.rows), *map(plain, present)}
+        found = (meant(name, algorithm_names()) for name in asked if plain(name) not in known)
+        return [name for name in found if name in algorithm_names()]
+
+    def _with_rows(self, algos: Sequence[str]) -> TableSpec:
+        """The same table with further methods below a rule; the paper has nothing on them."""
+        titles = {algo: load_algorithm(algo).title for algo in algos}
+        cells = {
+            (title, column): dataclasses.replace(
+                self.cells[self.rows[0], column],
+                row=title,
+                chosen={**self.cells[self.rows[0], column].chosen, "algo": algo},
+                hyper={},
+                published=None,
+            )
+            for algo, title in titles.items()
+            for column in self.columns
+        }
+        return dataclasses.replace(
+            self,
+            rows=(*self.rows, *titles.values()),
+            rules=self.rules | {titles[algos[0]]},
+            cells={**self.cells, **cells},
         )
 
     def attacked(self, chosen: Mapping[str, str]) -> TableSpec:
