@@ -19,6 +19,7 @@ from pfl_bench.base import (
 from pfl_bench.cli.compare import compare
 from pfl_bench.cli.data import data
 from pfl_bench.cli.describe import list_, show
+from pfl_bench.cli.doctor import doctor
 from pfl_bench.cli.figure import figure
 from pfl_bench.cli.new import new
 from pfl_bench.cli.partition import partition
@@ -81,5 +82,5 @@ def _show_notices() -> None:
 
 
 data.add_command(partition)
-for command in (run, table, figure, list_, show, data, results, report, compare, new):
+for command in (run, table, figure, list_, show, data, results, report, compare, new, doctor):
     main.add_command(command)

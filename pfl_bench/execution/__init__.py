@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 from pfl_bench.base.face import face
 
 if TYPE_CHECKING:
+    from pfl_bench.execution import checkup
+    from pfl_bench.execution.checkup import Check, Pacing
     from pfl_bench.execution.configuration import (
         Fingerprint,
         configure,
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
         Observer,
         Round,
     )
-    from pfl_bench.execution.options import PLACES, Execution, choose_device
+    from pfl_bench.execution.options import PLACES, Execution, choose_device, default_workers
     from pfl_bench.execution.request import FollowUp, Request
     from pfl_bench.execution.runner import prepare
     from pfl_bench.execution.tensorboard import check_installed

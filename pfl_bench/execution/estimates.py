@@ -153,12 +153,12 @@ def _epoch_effort(
     try:
         card = data.card(dataset, source, data_dir).reduced(image_size)
         inputs = inputs_of(card, dataset, model)
-        return card.samples * (STEP_OVERHEAD + _operations(model, inputs))
+        return card.samples * (STEP_OVERHEAD + operations(model, inputs))
     except UserError:
         return 1.0
 
 
-def _operations(model: str, inputs: Inputs) -> float:
+def operations(model: str, inputs: Inputs) -> float:
     """Of one sample's forward pass."""
     from torch.utils.flop_counter import FlopCounterMode  # slow to import
 

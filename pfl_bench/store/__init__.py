@@ -9,7 +9,13 @@ if TYPE_CHECKING:
     from pfl_bench.store.archive import is_archive, merge, pack
     from pfl_bench.store.folder import Checkpoint, RunBusy
     from pfl_bench.store.metric import Metric
-    from pfl_bench.store.provenance import arithmetic, current_provenance, peak_memory, utc_now
+    from pfl_bench.store.provenance import (
+        arithmetic,
+        current_provenance,
+        machine,
+        peak_memory,
+        utc_now,
+    )
     from pfl_bench.store.records import (
         NEWCOMERS,
         VALIDATION,
