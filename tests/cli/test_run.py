@@ -534,3 +534,22 @@ def test_show_explains_every_hyper_parameter() -> None:
     for knob in knobs(load_algorithm("fedprox").Hyper).values():
         assert knob.meaning in output and knob.source in output
     assert "mu = 0.001" in output
+
+
+def test_no_help_loads_torch() -> None:
+    script = (
+        "import sys, click\n"
+        "from pfl_bench.cli import main\n"
+        "names = main.list_commands(click.Context(main))\n"
+        "for name in names:\n"
+        "    try:\n"
+        "        main([name, '--help'], standalone_mode=False)\n"
+        "    except SystemExit:\n"
+        "        pass\n"
+        "print(len(names), 'torch' in sys.modules)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    number, is_loaded = done.stdout.split()[-2:]
+    assert int(number) > 5 and is_loaded == "False"

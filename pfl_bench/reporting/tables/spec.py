@@ -20,7 +20,6 @@ from pfl_bench.base import (
     unknown,
 )
 from pfl_bench.config import as_dict, checked
-from pfl_bench.plugins import algorithm_names, load_algorithm
 from pfl_bench.privacy import Threat
 from pfl_bench.reporting.metrics import SCORES, SIMILARITIES, brought_metrics, metric
 
@@ -107,6 +106,8 @@ class TableSpec:
 
     def _lacking(self, asked: Iterable[str]) -> list[str]:
         """The algorithms that are asked for and have no row, in a table whose rows are methods."""
+        from pfl_bench.plugins import algorithm_names
+
         running = [
             {str(self.cells[row, c].chosen.get("algo")) for c in self.columns} for row in self.rows
         ]
@@ -119,6 +120,8 @@ class TableSpec:
 
     def _with_rows(self, algos: Sequence[str]) -> TableSpec:
         """The same table with further methods below a rule; the paper has nothing on them."""
+        from pfl_bench.plugins import load_algorithm
+
         titles = {algo: load_algorithm(algo).title for algo in algos}
         cells = {
             (title, column): dataclasses.replace(
