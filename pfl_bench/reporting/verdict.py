@@ -74,15 +74,15 @@ def best_record(run: StoredRun) -> RoundRecord | None:
 
 def advice(run: StoredRun) -> list[str]:
     """What to know and try, a sentence each; nothing of a run that is flat and learnt something."""
-    best = (run.summary or {}).get("best")
-    if run.status != "finished" or not best:
+    last = (run.summary or {}).get("last")
+    if run.status != "finished" or not last:
         return []
     said, rounds = [], int((run.summary or {}).get("rounds") or 0)
     known = reference(run)
-    if known is not None and 100 * best["accuracy"] <= known.most_frequent:
+    if known is not None and 100 * last["accuracy"] <= known.most_frequent:
         said.append(
-            "no better than always answering a client's most frequent class: nothing useful was "
-            "learnt yet; try more rounds (--rounds) or another learning rate (--lr)"
+            "it ends no better than always answering a client's most frequent class; try more "
+            "rounds (--rounds) or another learning rate (--lr)"
         )
     if is_rising(run):
         said.append(f"still rising after {rounds} rounds; try --rounds {2 * rounds}")

@@ -24,7 +24,10 @@ KEPT = {"classes": 10, "majority_correct": [30, 10], "tested": 80}
 
 
 def _ended(accuracy: float, **summary: object) -> StoredRun:
-    return stored(toy_config(), accuracy, rounds=40, **{"still_rising": False, **summary})
+    """A run that ends with so many percent, after a better round."""
+    last = {"accuracy": accuracy / 100, "round": 40}
+    facts = {"still_rising": False, "last": last, **summary}
+    return stored(toy_config(), accuracy + 5, rounds=40, **facts)
 
 
 def test_the_reference_is_told_from_what_the_run_kept() -> None:
