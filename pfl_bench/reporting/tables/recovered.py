@@ -56,9 +56,9 @@ def _draw(plan: TablePlan, runs: dict[str, StoredRun], *paths: Path) -> None:
     )
     for k, (image, _, _) in enumerate(truth):
         _panel(panels[k], image, "")
-    panels[0].set_ylabel("original")
+    panels[0].set_ylabel("original", fontsize=plot_style.SMALL)
     for row, (title, images) in enumerate(shown.items(), start=1):
-        panels[row * width].set_ylabel(title)
+        panels[row * width].set_ylabel(title, fontsize=plot_style.SMALL)
         for k, (_, recovered, score) in enumerate(images):
             _panel(panels[row * width + k], recovered, f"{score:.1f} dB")
     config = next(iter(runs.values())).config
