@@ -44,6 +44,13 @@ class IFCA(Algorithm):
         client.memo["cluster"] = losses.index(min(losses))
         client.net.load(models[client.memo["cluster"]])
 
+    def replay(self, client: Client, received: Message, sent: Message) -> Message:
+        """In the cluster that the client named: it is not the server's to choose."""
+        client.memo["cluster"] = int(sent["cluster"])
+        client.net.load(received["models"][client.memo["cluster"]])
+        self.train(client, received)
+        return self.upload(client)
+
     def _loss_of(self, client: Client, model: Message) -> float:
         client.net.load(model)
         return client.evaluate(lambda x: self.predict(client, x), "train").loss

@@ -67,8 +67,7 @@ class OneBatch(Shard):
     """A client's data as ever, of which one batch is trained on."""
 
     def __init__(self, shard: Shard, positions: Sequence[int]):
-        super().__init__(shard.pool, shard.train.cpu().numpy(), shard.test.cpu().numpy(),
-                         shard.classes)  # fmt: skip
+        self.__dict__.update(vars(shard))
         index = torch.tensor(positions, device=self.train.device)
         self.batch = Batch(self.pool, self.train[index], index)
 

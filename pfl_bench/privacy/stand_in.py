@@ -113,7 +113,7 @@ class _Imagined(OneBatch):
 
     def __init__(self, x: Tensor, y: Tensor, samples: int, classes: int):
         self.pool = cast(Pool, _Images(x, y))
-        self.train = self.test = torch.arange(samples, device=x.device) % len(x)
+        self.train = self.test = self.validation = torch.arange(samples, device=x.device) % len(x)
         self.classes = classes
         index = torch.arange(len(x), device=x.device)
         self.batch = Batch(self.pool, index, index)
