@@ -149,7 +149,7 @@ def telling(public: Public, observed: Observed, personal: str) -> list[str]:
     if not told:
         raise UserError(
             f"{_algo(public)} cannot be attacked: what it sends ({', '.join(sorted(sent))}) "
-            "depends on more than the server can know and does not determine a gradient"
+            "depends on more than two rounds tell the server and does not determine a gradient"
         )
     return told
 
