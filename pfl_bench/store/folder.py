@@ -42,7 +42,8 @@ from filelock import FileLock, Timeout
 
 from pfl_bench.base import IrregularFile, UserError, irregularity, read_regular, write_atomically
 from pfl_bench.store import checkpoint
-from pfl_bench.store.records import DamagedError, unseal
+from pfl_bench.store.records import DamagedError, read_lines, unseal
+from pfl_bench.store.schema import mismatch
 
 if TYPE_CHECKING:
     import torch
@@ -51,6 +52,7 @@ CONFIG = "config.json"
 RECORDS = "rounds.jsonl"
 SUMMARY = "summary.json"
 STATE = "state.safetensors"
+_KINDS = {CONFIG: "config", SUMMARY: "summary"}
 RESULT = (RECORDS, STATE, SUMMARY)
 """The files of a finished run that another store can adopt."""
 FRESH = "fresh"
@@ -80,7 +82,8 @@ class Checkpoint:
 
 
 def document_at(path: Path, folder: Path) -> dict[str, Any] | None:
-    """The sealed document at `path`, checked to belong to `folder`; None where there is none."""
+    """The sealed document at `path`, checked to be of its kind and of `folder`; None where there is
+    none."""
     data = bytes_of(path)
     if data is None:
         return None
@@ -88,28 +91,27 @@ def document_at(path: Path, folder: Path) -> dict[str, Any] | None:
         document = unseal(data)
     except DamagedError as error:
         raise DamagedError(f"{path.name} is damaged ({error})") from error
-    if document.get("key") != folder.name[-16:]:
-        raise DamagedError(f"{path.name} belongs to the run {document.get('key')}")
+    if problem := mismatch(_KINDS.get(path.name, "attack"), document):
+        raise DamagedError(f"{path.name} is not what it must be ({problem})")
+    if document["key"] != folder.name[-16:]:
+        raise DamagedError(f"{path.name} belongs to the run {document['key']}")
     return document
 
 
-def settings_in(config: dict[str, Any]) -> dict[str, Any]:
-    """The settings in a sealed configuration, of which readers may rely on these types."""
-    settings = config.get("config")
-    if not isinstance(settings, dict) or not isinstance(settings.get("hyper", {}), dict):
-        raise DamagedError(f"{CONFIG} does not hold the settings of a run")
-    for name in ("beta", "seed"):
-        if type(settings.get(name)) not in (int, float, type(None)):
-            raise DamagedError(f"{CONFIG} does not hold a number as {name}")
-    return settings
-
-
 def check_records(data: bytes | None, summary: dict[str, Any]) -> None:
-    """Refuse records that are not those of the summary."""
+    """Refuse records that are not those of the summary, or no records at all."""
     if data is None:
         raise DamagedError(f"{RECORDS} is missing")
     if hashlib.sha256(data).hexdigest() != summary.get("records_sha256"):
         raise DamagedError(f"{RECORDS} is not the one that {SUMMARY} was made from")
+    records, problem = read_lines(data)
+    if problem:
+        raise DamagedError(f"{RECORDS}: {problem}")
+    if len(records) != summary["rounds"]:
+        raise DamagedError(f"{RECORDS} has {len(records)} rounds, {SUMMARY} {summary['rounds']}")
+    rounds = {record.round for record in records}
+    if any(summary.get(n) and summary[n]["round"] not in rounds for n in ("best", "last")):
+        raise DamagedError(f"{SUMMARY} has a score of a round that {RECORDS} has not")
 
 
 def bytes_of(path: Path) -> bytes | None:

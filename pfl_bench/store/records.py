@@ -15,18 +15,17 @@ import re
 import statistics
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from pfl_bench.store.curve import Patience, still_rising
+from pfl_bench.store.schema import mismatch
 
 _NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 VALIDATION, NEWCOMERS = "validation", "new clients"
 """Where a record has what was counted on samples held back, and on clients that never join: in its
 extras, as lists `correct` and `total` with an entry for each client."""
 _TRAFFIC = ("bytes_up", "bytes_down", "parameters_up", "parameters_down")
-_SCORE = {"round", "accuracy", "mean_over_clients", "std_over_clients", "worst_decile"}
-REMARK_LETTERS = 200
 _LINE = re.compile(rb'(?P<start>\{.*),"crc32":"(?P<crc>[0-9a-f]{8})"\}', re.DOTALL)
 
 
@@ -56,8 +55,10 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def from_json(text: str | bytes) -> Any:
     """The value `to_json` wrote; raises `DamagedError` for anything that is not JSON."""
+    data = text.encode() if isinstance(text, str) else text
     try:
-        return _decoded(json.loads(text))
+        value = json.loads(data)
+        return _decoded(value) if b'NaN"' in data or b'Infinity"' in data else value
     except (ValueError, RecursionError) as error:
         raise DamagedError("not readable as JSON") from error
 
@@ -171,35 +172,24 @@ class RoundRecord:
         if int(match["crc"], 16) != zlib.crc32(match["start"]):
             raise DamagedError("its checksum does not match")
         content = from_json(match["start"] + b"}")
-        if set(content) != {each.name for each in fields(cls)}:
-            raise DamagedError("not a round record of this version")
-        record = cls(**content)
-        if not record.is_sound():
-            raise DamagedError("its values are not those of a round")
-        return record
-
-    def is_sound(self) -> bool:
-        """Whether every field has its type: a checksum does not tell what was never a record."""
-        counts = [self.round, self.bytes_up, self.bytes_down, self.parameters_up]
-        losses = [] if self.train_loss is None else [self.train_loss]
-        return (
-            _are(int, [*counts, self.parameters_down])
-            and _are(int, self.joined)
-            and _are(int, self.correct or [])
-            and _are(int, self.total or [])
-            and len(self.correct or []) == len(self.total or [])
-            and _are(float, self.loss or [])
-            and _are(float, losses)
-            and isinstance(self.extras, dict)
-            and isinstance(self.seconds, dict)
-            and _are(float, list(self.seconds.values()))
-        )
+        if problem := _problem(content):
+            raise DamagedError(problem)
+        return cls(**content)
 
 
-def _are(kind: type, values: Any) -> bool:
-    """Whether `values` is a list of whole numbers, or of any numbers where `kind` is float."""
-    allowed = (int,) if kind is int else (int, float)
-    return isinstance(values, list) and all(type(value) in allowed for value in values)
+def _problem(record: dict[str, Any]) -> str | None:
+    """What keeps the content of a line from being a round: a checksum does not tell what was never
+    a record."""
+    if problem := mismatch("record", record):
+        return problem
+    correct, total, loss = (record[name] for name in ("correct", "total", "loss"))
+    if correct is None or total is None:
+        return None if correct is total else "correct and total are not of the same clients"
+    if not len(correct) == len(total) == len(total if loss is None else loss):
+        return "correct, total and loss are not of the same clients"
+    if any(right > of for right, of in zip(correct, total, strict=True)):
+        return "a client has more correct than there are"
+    return None
 
 
 def same_result(a: RoundRecord, b: RoundRecord) -> bool:
@@ -279,29 +269,6 @@ def best_round(records: Sequence[RoundRecord]) -> RoundRecord | None:
 
 def _per_client(name: str) -> str:
     return f"{name}_per_client"
-
-
-def check_summary(summary: dict[str, Any]) -> None:
-    """Raises `DamagedError` where a sealed document is not a summary as `summarise` makes them."""
-    scores = [summary[name] for name in ("best", "last") if summary.get(name) is not None]
-    if not all(isinstance(score, dict) and set(score) == _SCORE for score in scores):
-        raise DamagedError("its scores are not those of a run")
-    optional = (summary.get(name) for name in ("seconds_per_round", *map(_per_client, _TRAFFIC)))
-    figures = [
-        summary.get("total_seconds"),
-        *(value for score in scores for value in score.values()),
-        *(value for value in optional if value is not None),
-    ]
-    if not _are(int, [summary.get("rounds")]) or not _are(float, figures):
-        raise DamagedError("its figures are not those of a run")
-    if not isinstance(summary.get("reason"), str | None):
-        raise DamagedError("its reason is no sentence")
-    remark = summary.get("data", "")
-    if not isinstance(remark, str) or not remark.isprintable() or len(remark) > REMARK_LETTERS:
-        raise DamagedError("what it says of its data is no short sentence")
-    origin = summary.get("provenance", {})
-    if not isinstance(origin, dict) or not isinstance(origin.get("peak_memory"), int | None):
-        raise DamagedError("its provenance is not that of a run")
 
 
 def _score(record: RoundRecord) -> dict[str, float | int | None]:

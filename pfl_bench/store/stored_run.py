@@ -23,12 +23,10 @@ from pfl_bench.store.folder import (
     document_at,
     explained,
     read_state,
-    settings_in,
 )
 from pfl_bench.store.records import (
     DamagedError,
     RoundRecord,
-    check_summary,
     ends_after,
     read_lines,
     seal,
@@ -176,7 +174,7 @@ def read_once(folder: Path) -> StoredRun:
             return StoredRun(folder, {}, None, "begun")
         if config is None:
             raise DamagedError(f"{CONFIG} is missing")
-        settings = settings_in(config)
+        settings = config["config"]
     except DamagedError as error:
         return StoredRun(folder, {}, None, "damaged", str(error))
 
@@ -189,16 +187,12 @@ def read_once(folder: Path) -> StoredRun:
             summary = document_at(home / SUMMARY, folder)
             if summary is None:
                 continue
-            if summary.get("status") not in FINAL:
-                raise DamagedError(f"{SUMMARY} does not say how the run ended")
-            check_summary(summary)
             check_records(bytes_of(records / RECORDS), summary)
+            own = document_at(home / CONFIG, folder) or config  # a continuation ends elsewhere
         except DamagedError as error:
             damage = str(error)
         else:
-            own = document_at(home / CONFIG, folder)  # a continuation ends elsewhere
-            described = settings if own is None else settings_in(own)
-            return StoredRun(folder, described, summary, summary["status"], home=home)
+            return StoredRun(folder, own["config"], summary, summary["status"], home=home)
     if damage is not None:
         return StoredRun(folder, settings, None, "damaged", damage)
     try:

@@ -38,6 +38,7 @@ from pfl_bench.store.folder import (
 )
 from pfl_bench.store.provenance import current_provenance, peak_memory, utc_now
 from pfl_bench.store.records import DamagedError, RoundRecord, read_lines, seal, summarise, unseal
+from pfl_bench.store.schema import mismatch
 from pfl_bench.store.stored_run import FINAL, StoredRun, read_once, read_run
 
 if TYPE_CHECKING:
@@ -129,6 +130,10 @@ class RunWriter:
         if self.records and record.round != self.records[-1].round + 1:
             raise ValueError(f"round {record.round} cannot follow {self.records[-1].round}")
         line = record.to_line().encode()
+        try:
+            RoundRecord.from_line(line)
+        except DamagedError as error:
+            raise UserError(f"round {record.round} cannot be recorded: {error}") from error
         with explained(self.folder):
             _append(self._open_journal(), line)
         self._digest.update(line)
@@ -265,6 +270,8 @@ class RunWriter:
         summary = unseal(files[SUMMARY])
         if summary.get("key") != self._key:
             raise DamagedError(f"{SUMMARY} belongs to the run {shown(summary.get('key'))}")
+        if problem := mismatch("summary", summary):
+            raise DamagedError(f"{SUMMARY} is not what it must be ({problem})")
         check_records(files.get(RECORDS), summary)
 
     def _describe(self, home: Path) -> None:

@@ -625,8 +625,8 @@ def test_a_record_with_a_true_checksum_and_false_content_is_not_believed() -> No
         except DamagedError:
             refused += 1
         else:
-            assert record.is_sound()
-            record.accuracy, record.total_seconds  # noqa: B018
+            assert record.accuracy is None or 0 <= record.accuracy <= 1
+            assert record.total_seconds >= 0 and isinstance(record.test_loss, float | None)
 
     attack()
     assert refused > 100

@@ -45,6 +45,13 @@ ROUNDS = 9
 CHECKPOINT_EVERY = 2
 
 
+SETTINGS: dict[str, Any] = {
+    "algo": "fedcp", "hyper": {}, "dataset": "cifar10", "source": "real", "clients": 3,
+    "data_fingerprint": "0123456789abcdef", "setting": "practical", "beta": 0.1, "model": "cnn",
+    "batch_size": 10, "lr": 0.005,
+}  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Config:
     """What the store knows of a configuration."""
@@ -56,7 +63,7 @@ class Config:
 
     def to_dict(self) -> dict[str, Any]:
         ends = {"rounds": self.rounds, "patience": self.patience}
-        return {"algo": "fedcp", "seed": self.seed, **ends}
+        return {**SETTINGS, "seed": self.seed, **ends}
 
     @property
     def key(self) -> str:
@@ -137,27 +144,33 @@ def flipped(data: bytes, bit: int) -> bytes:
 
 floats = st.floats(allow_nan=True, allow_infinity=True)
 counts = st.integers(0, 2**53)
+writable = st.text(st.characters(exclude_categories=["Cs"]))
 
 
-def scored_record(scores: list[tuple[int, int]] | None, **others: Any) -> RoundRecord:
-    """A record whose clients were scored with so many correct of so many."""
-    correct, total = (None if scores is None else [score[k] for score in scores] for k in (0, 1))
-    return RoundRecord(correct=correct, total=total, **others)
+def scored_record(scores: list[tuple[int, int, float]] | None, **others: Any) -> RoundRecord:
+    """A record whose clients were scored with so many right, so many wrong and a loss."""
+    if scores is None:
+        return RoundRecord(**others)
+    return RoundRecord(
+        correct=[right for right, _, _ in scores],
+        total=[right + wrong for right, wrong, _ in scores],
+        loss=[loss for _, _, loss in scores],
+        **others,
+    )
 
 
 records_strategy = st.builds(
     scored_record,
-    scores=st.none() | st.lists(st.tuples(counts, counts)),
-    round=counts,
+    scores=st.none() | st.lists(st.tuples(counts, counts, floats)),
+    round=st.integers(1, 10**9),
     joined=st.lists(counts),
-    loss=st.none() | st.lists(floats),
     train_loss=st.none() | floats,
     bytes_up=counts,
     bytes_down=counts,
     parameters_up=counts,
     parameters_down=counts,
-    extras=st.dictionaries(st.text(), st.lists(floats) | st.text(max_size=2) | counts),
-    seconds=st.dictionaries(st.text(), st.floats(0, 1e9)),
+    extras=st.dictionaries(writable, st.lists(floats) | writable | counts),
+    seconds=st.dictionaries(writable, st.floats(0, 1e9), max_size=10),
 )
 
 
