@@ -118,29 +118,33 @@ def test_no_command_falls_over_a_run_that_says_absurd_things(
         run = read_run(folder)
         damaged += run.status == "damaged"
         assert (run.status == "damaged") == bool(run.damage)
-        commands(folder, inside)
+        every = commands(folder, inside)
+        # What is damaged is so in one way, whatever is wrong; what is not must bear everything.
+        chosen = [every[damaged % len(every)]] if run.damage else every
+        for command in (["results", "list", "--json", "--results", folder.parent], *chosen):
+            invoke(*command)
     assert damaged > CASES // 3
 
 
-def commands(folder: Path, inside: Path) -> None:
-    root = folder.parent
-    other = next(path for path in root.iterdir() if path.name.startswith("local"))
-    for command in (
-        ["results", "list"],
-        ["results", "list", "--json"],
-        ["results", "show", folder.name[-16:]],
-        ["results", "export"],
-        ["results", "export", "--rounds"],
-        ["table", inside / "table.yaml", "--render-only"],
-        ["table", inside / "table.yaml", "--dry-run"],
-        ["report", "--out", inside / "report.html"],
-        ["figure", "curves", "--dataset", NAME, "--algos", "fedavg,local", "--source", "real",
-         "--clients", "2", "--rounds", "2", "--batch-size", "8", "--out", inside / "curves.svg"],
-    ):  # fmt: skip
-        if command[0] == "figure" and read_run(folder).status != "finished":
-            continue  # it would be trained first
-        invoke(*command, "--results", root)
-    invoke("compare", folder, other)
+def commands(folder: Path, inside: Path) -> list[list[Any]]:
+    """All that reads results; what would be trained first, were it not for the stored run, is not
+    among them."""
+    root = ["--results", folder.parent]
+    other = next(path for path in folder.parent.iterdir() if path.name.startswith("local"))
+    every = [
+        ["results", "list", *root],
+        ["results", "show", folder.name[-16:], *root],
+        ["results", "export", *root],
+        ["results", "export", "--rounds", *root],
+        ["table", inside / "table.yaml", "--render-only", *root],
+        ["table", inside / "table.yaml", "--dry-run", *root],
+        ["report", "--out", inside / "report.html", *root],
+        ["compare", folder, other],
+    ]
+    figure = ["figure", "curves", "--dataset", NAME, "--algos", "fedavg,local", "--source", "real",
+              "--clients", "2", "--rounds", "2", "--batch-size", "8",
+              "--out", inside / "curves.svg", *root]  # fmt: skip
+    return every if read_run(folder).damage else [*every, figure]
 
 
 def test_a_damaged_run_is_named_with_its_reason_and_the_others_are_listed(
