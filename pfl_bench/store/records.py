@@ -151,7 +151,12 @@ class RoundRecord:
         if self.loss is None or self.total is None or not sum(self.total):
             return None
         pairs = zip(self.loss, self.total, strict=True)
-        return math.fsum(loss * total for loss, total in pairs if total) / sum(self.total)
+        try:
+            return math.fsum(float(loss) * total for loss, total in pairs if total) / sum(
+                self.total
+            )
+        except (OverflowError, ValueError):  # the sum leaves the floats, or infinities cancel
+            return math.nan
 
     @property
     def total_seconds(self) -> float:

@@ -22,7 +22,7 @@ from prepared import NAME
 from pfl_bench.store.records import RoundRecord, seal, to_json, unseal
 from pfl_bench.store.stored_run import read_run
 
-CASES = 60 * int(os.environ.get("PFL_BENCH_FUZZ", "1"))
+CASES = 40 * int(os.environ.get("PFL_BENCH_FUZZ", "1"))
 ABSURD: list[Any] = [
     None, True, False, -1, 0, 10**18, 10**400, -(10**400), 0.5, -0.5, 1e308, -1e308, float("nan"),
     float("inf"), "", "a", "\ud800", "\udfff\ud800", "a\nb", "\x1b]0;title\x07", "<b>", "9" * 5000,
@@ -104,7 +104,7 @@ def test_no_command_falls_over_a_run_that_says_absurd_things(
             record.pop("crc32")
     else:
         sound = unseal((folder / kind).read_bytes())
-    damaged = 0
+    damaged = turn = 0
     for place, value in tried(kind, sound):
         folder = copied()
 
@@ -118,11 +118,12 @@ def test_no_command_falls_over_a_run_that_says_absurd_things(
         run = read_run(folder)
         damaged += run.status == "damaged"
         assert (run.status == "damaged") == bool(run.damage)
-        every = commands(folder, inside)
-        # What is damaged is so in one way, whatever is wrong; what is not must bear everything.
-        chosen = [every[damaged % len(every)]] if run.damage else every
-        for command in (["results", "list", "--json", "--results", folder.parent], *chosen):
-            invoke(*command)
+        invoke("results", "list", "--json", "--results", folder.parent)
+        # What is damaged is so in one way, whatever is wrong; what is not meets more of them.
+        for _ in range(1 if run.damage else 3):
+            every = commands(folder, inside)
+            invoke(*every[turn % len(every)])
+            turn += 1
     assert damaged > CASES // 3
 
 

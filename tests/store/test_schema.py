@@ -66,7 +66,7 @@ def test_what_is_written_is_what_it_must_be(kind: str) -> None:
 def test_a_configuration_is_described_field_by_field() -> None:
     described = contents("config")["properties"]["config"]
     of_a_run = {field.name for field in fields(RunConfig)}
-    assert set(described["properties"]) == {"version", *of_a_run}
+    assert set(described["properties"]) == {"version", *of_a_run}, "see config.schema.json"
     needed = {field.name for field in fields(RunConfig) if field.default is MISSING}
     assert set(described["required"]) == needed
     assert set(get_type_hints(RunConfig)) == of_a_run

@@ -230,6 +230,12 @@ def test_a_last_line_without_its_end_does_not_count() -> None:
     assert rounds(records) == [1, 2] and problem == "line 3 is incomplete"
 
 
+@pytest.mark.parametrize("loss", [[-math.inf, math.inf], [-1e308, 1e308], [10**308, 10**308]])
+def test_a_mean_loss_beyond_all_numbers_is_none(loss: list[float]) -> None:
+    mean = RoundRecord(1, [0], [0, 0], [9, 9], loss).test_loss
+    assert mean is not None and not math.isfinite(mean)
+
+
 def test_only_seconds_may_differ_between_same_results() -> None:
     record = expected()[0]
     assert same_result(record, replace(record, seconds={"train": 1e6}))
