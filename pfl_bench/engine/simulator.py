@@ -12,7 +12,7 @@ import dataclasses
 import math
 import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -26,7 +26,7 @@ from pfl_bench.engine.algorithm import Algorithm, Upload, build_network, initial
 from pfl_bench.engine.batches import Pool, Shard
 from pfl_bench.engine.client import Client, ClientState, Message, Score, Scores, Task
 from pfl_bench.engine.server import Server, Spread
-from pfl_bench.engine.snapshot import Snapshot
+from pfl_bench.engine.snapshot import Snapshot, misfit
 from pfl_bench.engine.timing import RoundWatch
 from pfl_bench.engine.totals import CONVERGENCE, RoundTotals, Trained
 from pfl_bench.engine.trees import flatten
@@ -145,21 +145,32 @@ class Simulator:
         personal = self.algorithm.personal
         return [p for p in self.algorithm.shared if p in net.trainable_parts and p not in personal]
 
-    def resume(self, round: int, tensors: dict[str, Tensor]) -> None:
+    def resume(
+        self, round: int, tensors: dict[str, Tensor], joined: Set[int] | None = None
+    ) -> None:
         """Continue after `round` from the tensors of a checkpoint; DamagedError where the state is
-        not one of this run."""
+        not one of this run. `joined` are the clients that have trained by then, where it is known:
+        they and no others have a state."""
         found = self.snapshot.continued(round, tensors, self.device)
         for index, state in found.clients.items():
             if index >= self.task.clients or state.keys() != self._fresh_state.keys():
                 kept = ", ".join(self._fresh_state) or "nothing"
                 raise DamagedError(f"a client's state is now {kept}")
-        if any(stats.shape != self._fresh_stats.shape for stats in found.stats.values()):
-            raise DamagedError("the model has other batch-norm statistics")
-        for state in (found.server, *found.clients.values()):
-            for part in self._sizes.keys() & state.keys():
-                value = state[part]
-                if not isinstance(value, Tensor) or value.shape != (self._sizes[part],):
-                    raise DamagedError(f"the model's {part} has another size")
+            if problem := misfit(self._fresh_state, state, f"the state of client {index}"):
+                raise DamagedError(problem)
+        for index, stats in found.stats.items():
+            where = f"the batch-norm statistics of client {index}"
+            if problem := misfit(self._fresh_stats, stats, where):
+                raise DamagedError(problem)
+        if joined is not None and self._fresh_state and found.clients.keys() != joined:
+            raise DamagedError("its clients are not those that have trained")
+        own_stats = set() if self._averaged_stats.all() else joined
+        if own_stats is not None and found.stats.keys() != own_stats:
+            raise DamagedError("its batch-norm statistics are not of the clients that have trained")
+        for part in self._sizes.keys() & found.server.keys():
+            value = found.server[part]
+            if not isinstance(value, Tensor) or value.shape != (self._sizes[part],):
+                raise DamagedError(f"the model's {part} has another size")
         self.snapshot = found
 
     def rounds(self) -> Iterator[RoundRecord]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from pfl_bench.engine.server import ServerState
-from pfl_bench.engine.trees import Tree, flatten, grow
+from pfl_bench.engine.trees import Tree, flatten, grow, leaves
 from pfl_bench.store import DamagedError
 
 
@@ -37,12 +38,14 @@ class Snapshot:
         cannot be, as when the method has come to keep something else."""
         try:
             found = self._from_tensors(round, flat, device)
-        except (ValueError, KeyError) as error:
+        except (ValueError, KeyError, RecursionError) as error:
             raise DamagedError(f"it cannot be read ({error})") from error
         if not self.server.keys() <= found.server.keys():
             raise DamagedError(f"the server's state is now {', '.join(self.server)}")
-        if _shape(found.server_stats) != _shape(self.server_stats):
-            raise DamagedError("the server has other batch-norm statistics")
+        problem = misfit(self.server, found.server, "the server's state")
+        problem = problem or _stats_misfit(self.server_stats, found.server_stats)
+        if problem:
+            raise DamagedError(problem)
         return found
 
     @classmethod
@@ -70,5 +73,43 @@ class Snapshot:
         )
 
 
-def _shape(stats: Tensor | None) -> torch.Size | None:
-    return None if stats is None else stats.shape
+def misfit(fresh: Tree, found: Tree, where: str) -> str | None:
+    """What keeps a state out of a checkpoint from being one that began as `fresh`; None where it
+    can be. Tensors keep their type and shape, lists their length, dictionaries their names; what
+    was empty may have come to hold anything finite."""
+    if isinstance(fresh, Tensor):
+        if not isinstance(found, Tensor):
+            return f"{where} was a tensor"
+        if (found.dtype, found.shape) != (fresh.dtype, fresh.shape):
+            return f"{where} was {_described(fresh)} and is {_described(found)}"
+        is_sound = _is_finite(found) or not _is_finite(fresh)
+        return None if is_sound else f"{where} is not finite"
+    kind = dict if isinstance(fresh, Mapping) else list
+    if not isinstance(found, kind):
+        return f"{where} was a {'dictionary' if kind is dict else 'list'}"
+    if not fresh:
+        return None if all(map(_is_finite, leaves(found))) else f"{where} is not finite"
+    if kind is list and len(fresh) != len(found):
+        return f"{where} had {len(fresh)} entries and has {len(found)}"
+    for name, value in fresh.items() if isinstance(fresh, Mapping) else enumerate(fresh):
+        if kind is dict and name not in found:
+            return f"{where} had {name!r}"
+        if problem := misfit(value, found[name], f"{where}/{name}"):
+            return problem
+    return None
+
+
+def _stats_misfit(fresh: Tensor | None, found: Tensor | None) -> str | None:
+    where = "the server's batch-norm statistics"
+    if fresh is None or found is None:
+        return None if fresh is found else f"{where} are there or not as before"
+    return misfit(fresh, found, where)
+
+
+def _described(tensor: Tensor) -> str:
+    size = "×".join(map(str, tensor.shape)) or "one"
+    return f"{size} of {str(tensor.dtype).removeprefix('torch.')}"
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    return not tensor.is_floating_point() or bool(torch.isfinite(tensor).all())

@@ -141,16 +141,19 @@ def _simulate(
 
 def _resume(simulator: Simulator, writer: RunWriter, observer: Observer) -> None:
     """Continue from the checkpoint, where there is one that fits."""
-    saved = writer.checkpoint
-    if saved is None:
-        return
-    try:
-        simulator.resume(saved.round, saved.tensors)
-    except DamagedError as misfit:
-        where = f"the checkpoint of round {saved.round}"
-        note = f"{where} does not fit: {misfit}; the run starts over"
-        observer.tell(Note(simulator.config, note))
-        writer.discard()
+    while (saved := writer.checkpoint) is not None:
+        try:
+            joined = {client for record in writer.records for client in record.joined}
+            simulator.resume(saved.round, saved.tensors, joined)
+            return
+        except DamagedError as misfit:
+            told = len(writer.notes)
+            writer.step_back()
+            reached = writer.records[-1].round if writer.records else 0
+            then = f"goes on after round {reached}" if reached else "starts over"
+            note = f"the checkpoint of round {saved.round} does not fit: {misfit}; the run {then}"
+            for each in (note, *writer.notes[told:]):
+                observer.tell(Note(simulator.config, each))
 
 
 class _Saver:

@@ -38,7 +38,8 @@ def trained_simulator(
     state = run.state() or _replayed(config, store, options, observer)
     simulator, _ = prepare(config, options)
     try:
-        simulator.resume(state.round, state.tensors)
+        joined = {client for record in run.records() for client in record.joined}
+        simulator.resume(state.round, state.tensors, joined)
     except DamagedError as misfit:
         raise UserError(
             f"the trained model kept in {run.path} does not fit: {misfit}; "

@@ -231,6 +231,20 @@ class RunWriter:
                 self._settle(has_state=STATE in files)
         return self._kept() if SUMMARY in files else read_run(self.folder)
 
+    def step_back(self) -> None:
+        """Give up the newest checkpoint, which is sound and does not fit, for the one before it, or
+        start over where there is none."""
+        if self.checkpoint is None:
+            raise ValueError("there is no checkpoint to give up")
+        with explained(self.folder):
+            name = f"checkpoint-{self.checkpoint.round}.safetensors"
+            (self._home / name).unlink(missing_ok=True)
+            self.records, self.checkpoint = [], None
+            self._digest = hashlib.sha256()
+            self._resume()
+        last = self.records[-1].round if self.records else None
+        self._provenance["resumed_after_round"] = last
+
     def discard(self) -> None:
         """Start over from nothing. A finished result stays until this run is finished too."""
         with explained(self.folder):

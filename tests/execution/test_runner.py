@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from prepared import NAME
 
 from pfl_bench.algorithms.fedavg import FedAvg
@@ -22,6 +23,8 @@ from pfl_bench.execution.configuration import configure
 from pfl_bench.execution.observer import Began, Note, Observer, Round
 from pfl_bench.execution.options import Execution, choose_device, default_workers
 from pfl_bench.execution.runner import execute
+from pfl_bench.store import checkpoint
+from pfl_bench.store.folder import checkpoints_in
 from pfl_bench.store.records import same_result
 from pfl_bench.store.store import Store
 from pfl_bench.store.stored_run import StoredRun
@@ -270,6 +273,92 @@ def test_damaged_checkpoint_starts_the_run_over_and_says_so(
     resumed = execute(configured(folder), store, options, log)
     assert "no checkpoint is usable; the run starts over" in log.notes
     assert log.continued_after == 0
+    assert_same(whole, resumed)
+
+
+Tensors = dict[str, torch.Tensor]
+HEAD, OTHER, MODELS = "client/0/head", "client/1/head", "server/models"
+
+
+def changed(name: str, change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Tensors], None]:
+    return lambda tensors: tensors.update({name: change(tensors[name])})
+
+
+def moved(name: str, to: str) -> Callable[[Tensors], None]:
+    return lambda tensors: tensors.update({to: tensors.pop(name)})
+
+
+def copied(name: str, to: str) -> Callable[[Tensors], None]:
+    return lambda tensors: tensors.update({to: tensors[name]})
+
+
+def without(beginning: str) -> Callable[[Tensors], None]:
+    def drop(tensors: Tensors) -> None:
+        for name in [name for name in tensors if name.startswith(beginning)]:
+            del tensors[name]
+
+    return drop
+
+
+MISFITS = {
+    "another type": changed(HEAD, torch.Tensor.double),
+    "whole numbers": changed(f"{MODELS}/0", torch.Tensor.long),
+    "another shape": changed(HEAD, lambda value: value[:-1]),
+    "another number of dimensions": changed(f"{MODELS}/1", lambda value: value[None]),
+    "NaN": changed(HEAD, lambda value: value * float("nan")),
+    "infinity": changed(f"{MODELS}/0", lambda value: torch.full_like(value, float("inf"))),
+    "a list for a tensor": moved(HEAD, f"{HEAD}/0"),
+    "a dictionary for a tensor": moved(OTHER, f"{OTHER}/#3"),
+    "an empty list for a tensor": moved(HEAD, f"{HEAD}/[]"),
+    "a dictionary for a list": moved(f"{MODELS}/0", f"{MODELS}/#0"),
+    "a list too short": without(f"{MODELS}/1"),
+    "a list too long": copied(f"{MODELS}/1", f"{MODELS}/2"),
+    "a hole in a list": moved(f"{MODELS}/1", f"{MODELS}/7"),
+    "a missing part of the server": without(MODELS),
+    "a missing client": without("client/1"),
+    "no client": without("client"),
+    "a client too many": copied(HEAD, "client/99/head"),
+    "a client of no number": copied(HEAD, "client/one/head"),
+    "another name": moved(OTHER, "client/1/other"),
+    "statistics that nobody has": copied(HEAD, "stats/0"),
+    "statistics of the server": copied(HEAD, "server_stats"),
+    "no room": moved(HEAD, "cellar/1"),
+}
+"""Checkpoints of FedAMP with true seals that are none of this run."""
+
+
+@pytest.mark.parametrize("kind", MISFITS)
+def test_a_sealed_checkpoint_that_does_not_fit_gives_way_to_the_one_before(
+    folder: Path, store: Store, kind: str
+) -> None:
+    options = Execution(folder, checkpoint_every=1)
+    config = configured(folder, algo="fedamp", rounds=4)
+    cut(config, store, options, 4, Killed)
+    newest = checkpoints_in(store.folder(config))[0]
+    tensors, envelope = checkpoint.read(newest)
+    MISFITS[kind](tensors)
+    checkpoint.write(newest, tensors, envelope)
+    log = Log()
+    resumed = execute(config, store, options, log)
+    assert any("checkpoint of round 3 does not fit: " in note for note in log.notes)
+    assert any("the run goes on after round 2" in note for note in log.notes)
+    assert log.continued_after == 2 and len(resumed.records()) == 4
+
+
+def test_where_no_checkpoint_fits_the_run_starts_over_and_says_so(
+    folder: Path, store: Store, whole: StoredRun
+) -> None:
+    options, config = Execution(folder, checkpoint_every=1), configured(folder)
+    cut(config, store, options, 4, Killed)
+    for path in checkpoints_in(store.folder(config)):
+        tensors, envelope = checkpoint.read(path)
+        checkpoint.write(path, {n: value.double() for n, value in tensors.items()}, envelope)
+    log = Log()
+    resumed = execute(config, store, options, log)
+    assert [n.rpartition("; ")[2] for n in log.notes if "does not fit" in n] == [
+        "the run goes on after round 2",
+        "the run starts over",
+    ]
     assert_same(whole, resumed)
 
 
