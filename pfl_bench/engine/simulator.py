@@ -167,10 +167,11 @@ class Simulator:
         own_stats = set() if self._averaged_stats.all() else joined
         if own_stats is not None and found.stats.keys() != own_stats:
             raise DamagedError("its batch-norm statistics are not of the clients that have trained")
-        for part in self._sizes.keys() & found.server.keys():
-            value = found.server[part]
-            if not isinstance(value, Tensor) or value.shape != (self._sizes[part],):
-                raise DamagedError(f"the model's {part} has another size")
+        for state in (found.server, *found.clients.values()):
+            for part in self._sizes.keys() & state.keys():
+                value = state[part]
+                if not isinstance(value, Tensor) or value.shape != (self._sizes[part],):
+                    raise DamagedError(f"the model's {part} has another size")
         self.snapshot = found
 
     def rounds(self) -> Iterator[RoundRecord]:

@@ -75,12 +75,12 @@ class Snapshot:
 
 def misfit(fresh: Tree, found: Tree, where: str) -> str | None:
     """What keeps a state out of a checkpoint from being one that began as `fresh`; None where it
-    can be. Tensors keep their type and shape, lists their length, dictionaries their names; what
-    was empty may have come to hold anything finite."""
+    can be. Tensors keep their type and shape, but may grow by rows; lists keep their length,
+    dictionaries their names; what was empty may have come to hold anything finite."""
     if isinstance(fresh, Tensor):
         if not isinstance(found, Tensor):
             return f"{where} was a tensor"
-        if (found.dtype, found.shape) != (fresh.dtype, fresh.shape):
+        if found.dtype != fresh.dtype or not _has_grown(fresh.shape, found.shape):
             return f"{where} was {_described(fresh)} and is {_described(found)}"
         is_sound = _is_finite(found) or not _is_finite(fresh)
         return None if is_sound else f"{where} is not finite"
@@ -99,11 +99,16 @@ def misfit(fresh: Tree, found: Tree, where: str) -> str | None:
     return None
 
 
+def _has_grown(fresh: torch.Size, found: torch.Size) -> bool:
+    """Whether one shape is the other's, or has further rows."""
+    is_longer = len(fresh) == len(found) > 0 and found[0] > fresh[0]
+    return found == fresh or (is_longer and found[1:] == fresh[1:])
+
+
 def _stats_misfit(fresh: Tensor | None, found: Tensor | None) -> str | None:
-    where = "the server's batch-norm statistics"
     if fresh is None or found is None:
-        return None if fresh is found else f"{where} are there or not as before"
-    return misfit(fresh, found, where)
+        return None if fresh is found else "the server has other batch-norm statistics"
+    return misfit(fresh, found, "the server's batch-norm statistics")
 
 
 def _described(tensor: Tensor) -> str:

@@ -304,6 +304,7 @@ MISFITS = {
     "another type": changed(HEAD, torch.Tensor.double),
     "whole numbers": changed(f"{MODELS}/0", torch.Tensor.long),
     "another shape": changed(HEAD, lambda value: value[:-1]),
+    "a longer part of the model": changed(HEAD, lambda value: torch.cat([value, value])),
     "another number of dimensions": changed(f"{MODELS}/1", lambda value: value[None]),
     "NaN": changed(HEAD, lambda value: value * float("nan")),
     "infinity": changed(f"{MODELS}/0", lambda value: torch.full_like(value, float("inf"))),

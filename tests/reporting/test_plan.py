@@ -324,7 +324,8 @@ def test_a_configuration_written_by_hand_does_not_hinder_the_estimate(
     config = _plan(tmp_path, store).cells["FedCP", "even"].configs[0]
     _keep(store, config, seconds=1.0)
     for odd in (replace(config, clients=0), replace(config, joining_ratio=())):  # type: ignore[arg-type]
-        _keep(store, odd, seconds=9.0)
+        with pytest.raises(UserError, match=r"config\.json is not what it must be"):
+            _keep(store, odd, seconds=9.0)
     assert Pace.of(store.all()).left(replace(config, seed=7)) == pytest.approx(2 * 1.0)
 
 
