@@ -141,20 +141,18 @@ class RoundRecord:
         counts = self.extras.get(counted)
         if not isinstance(counts, dict):
             return None
-        correct, total = (counts.get(name) for name in ("correct", "total"))
-        is_sound = _are(int, correct) and _are(int, total) and sum(total or []) > 0
-        return sum(correct or []) / sum(total or []) if is_sound else None
+        correct, total = counts.get("correct", []), counts.get("total", [])
+        is_sound = _are_counts(correct) and _are_counts(total) and sum(total) > 0
+        return sum(correct) / sum(total) if is_sound else None
 
     @property
     def test_loss(self) -> float | None:
         """The mean over all test samples of all clients."""
         if self.loss is None or self.total is None or not sum(self.total):
             return None
-        pairs = zip(self.loss, self.total, strict=True)
+        pairs = zip(map(float, self.loss), self.total, strict=True)
         try:
-            return math.fsum(float(loss) * total for loss, total in pairs if total) / sum(
-                self.total
-            )
+            return math.fsum(loss * total for loss, total in pairs if total) / sum(self.total)
         except (OverflowError, ValueError):  # the sum leaves the floats, or infinities cancel
             return math.nan
 
@@ -195,6 +193,11 @@ def _problem(record: dict[str, Any]) -> str | None:
     if any(right > of for right, of in zip(correct, total, strict=True)):
         return "a client has more correct than there are"
     return None
+
+
+def _are_counts(values: Any) -> bool:
+    """Whether it is a list of whole numbers, none below zero."""
+    return isinstance(values, list) and all(type(each) is int and each >= 0 for each in values)
 
 
 def same_result(a: RoundRecord, b: RoundRecord) -> bool:
