@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from pfl_bench.data.registry import Dataset
+from pfl_bench.data.dataset import Dataset
 from pfl_bench.plugins.testing import (
     toy_algorithm,
     toy_client,

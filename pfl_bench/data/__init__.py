@@ -6,7 +6,9 @@ from pfl_bench.base.face import face
 
 if TYPE_CHECKING:
     from pfl_bench.data import convert
+    from pfl_bench.data.dataset import Card, Dataset, DatasetSpec
     from pfl_bench.data.imagesize import reduced_shape
+    from pfl_bench.data.notes import note, write_note
     from pfl_bench.data.partition import (
         NATURAL,
         SETTINGS,
@@ -18,21 +20,16 @@ if TYPE_CHECKING:
     from pfl_bench.data.pfllib import read_pfllib
     from pfl_bench.data.pfllib_export import write_pfllib
     from pfl_bench.data.registry import (
-        Card,
-        Dataset,
-        DatasetSpec,
         broken,
         card,
         check_name,
         describe,
         fingerprint,
         load,
-        note,
         own_names,
         problem,
         specs,
         title,
-        write_note,
     )
     from pfl_bench.data.roles import Roles, check_new_clients, roles_of
     from pfl_bench.data.text import Columns

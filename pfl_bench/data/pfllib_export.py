@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from pfl_bench.base import UserError, write_atomically
+from pfl_bench.data.dataset import Dataset
 from pfl_bench.data.partition import Partition
 from pfl_bench.data.pfllib import scaled
-from pfl_bench.data.registry import Dataset
 from pfl_bench.data.text import PADDING
 
 _PARTITIONS = {"practical": "dir", "pathological": "pat"}

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from toy import toy_algorithm, toy_client, toy_config, toy_simulator
 
 from pfl_bench.config.run_config import RunConfig
-from pfl_bench.data.registry import Dataset
+from pfl_bench.data.dataset import Dataset
 from pfl_bench.engine.algorithm import Algorithm
 from pfl_bench.engine.batches import Batch
 from pfl_bench.engine.client import Client, Message

@@ -19,6 +19,8 @@ from PIL import Image
 from pfl_bench.base.errors import UserError
 from pfl_bench.data import convert
 from pfl_bench.data import registry as data
+from pfl_bench.data.dataset import Arrays, DatasetSpec, content_fingerprint
+from pfl_bench.data.notes import write_note
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
 BUILTIN = ["agnews", "cifar10", "cifar100", "mnist", "tinyimagenet"]
@@ -68,14 +70,14 @@ def test_classes_per_client_follow_the_paper_and_its_continuation(name: str) -> 
 def test_a_standin_fits_its_specification(name: str, folder: Path) -> None:
     dataset, spec = data.load(name, "standin", folder), data.specs()[name]
     assert (dataset.classes, dataset.shape, dataset.kind) == (spec.classes, spec.shape, spec.kind)
-    assert dataset.title == f"{spec.title} (stand-in)"
+    assert data.title(dataset.name, dataset.source) == f"{spec.title} (stand-in)"
 
 
 def test_a_standin_is_rendered_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
     spec = data.specs()["agnews"]
 
-    def render() -> data.Arrays:
+    def render() -> Arrays:
         calls.append(1)
         assert spec.standin is not None
         return spec.standin()
@@ -217,11 +219,11 @@ def test_a_part_of_a_published_dataset_is_remarked_on(folder: Path) -> None:
 
 def test_what_the_user_says_of_a_file_is_remarked_on_beside_what_can_be_told(folder: Path) -> None:
     _save(folder / "mnist.npz", **_images(20, 10, (1, 28, 28)))
-    data.write_note("mnist", folder, " scanned anew ")
+    write_note("mnist", folder, " scanned anew ")
     found = data.load("mnist", "real", folder)
     assert found.remark == "20 of the 70,000 samples; scanned anew"
     assert data.load("mnist", "standin", folder).remark == ""
-    data.write_note("mnist", folder, "")
+    write_note("mnist", folder, "")
     assert data.load("mnist", "real", folder).remark == "20 of the 70,000 samples"
 
 
@@ -291,7 +293,7 @@ def test_the_fingerprint_sees_every_part_of_the_content() -> None:
         (x, y, 3, None),
         (x, y, 2, 5),
     ]
-    prints = {data.content_fingerprint(*version) for version in versions}
+    prints = {content_fingerprint(*version) for version in versions}
     assert len(prints) == len(versions)
     assert all(len(one) == 16 and int(one, 16) >= 0 for one in prints)
 
@@ -349,8 +351,8 @@ def _plug(monkeypatch: pytest.MonkeyPatch, *points: _Point) -> None:
     monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: list(points))
 
 
-def _spec(name: str) -> data.DatasetSpec:
-    return data.DatasetSpec(
+def _spec(name: str) -> DatasetSpec:
+    return DatasetSpec(
         name=name, title=name, kind="text", classes=2, classes_per_client=2, model="fasttext"
     )
 

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from pfl_bench.base.errors import UserError
+from pfl_bench.data.dataset import content_fingerprint
 from pfl_bench.data.pfllib import read_pfllib
-from pfl_bench.data.registry import content_fingerprint
 
 CLASSES = 5
 SIZES = {"train": (6, 9), "test": (2, 3)}

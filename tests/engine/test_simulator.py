@@ -24,7 +24,7 @@ from pfl_bench.algorithms.fedavg import FedAvg
 from pfl_bench.algorithms.local import Local
 from pfl_bench.base import seeds
 from pfl_bench.config.run_config import RunConfig
-from pfl_bench.data.registry import Dataset
+from pfl_bench.data.dataset import Dataset
 from pfl_bench.engine.algorithm import Algorithm, Start, Upload
 from pfl_bench.engine.client import Client, Message
 from pfl_bench.engine.server import Server, ServerState

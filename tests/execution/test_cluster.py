@@ -18,7 +18,7 @@ from commands import started, wait_until
 from smalltables import PLUGIN, computed_here, loaded_plugins, small_plan, small_spec
 
 from pfl_bench.base.errors import UserError
-from pfl_bench.data.registry import Dataset
+from pfl_bench.data.dataset import Dataset
 from pfl_bench.execution.cluster import backend as cluster_module
 from pfl_bench.execution.cluster.backend import ATTEMPTS
 from pfl_bench.execution.cluster.connection import require_ray

@@ -16,7 +16,7 @@ from pfl_bench.algorithms.fedavg import FedAvg
 from pfl_bench.base.errors import UserError
 from pfl_bench.config.options import Profile
 from pfl_bench.config.run_config import RunConfig
-from pfl_bench.data.registry import write_note
+from pfl_bench.data.notes import write_note
 from pfl_bench.engine.client import Client, Message
 from pfl_bench.execution import runner
 from pfl_bench.execution.configuration import configure

@@ -74,7 +74,7 @@ def untrained(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         "pfl_bench.execution.many.run_all",
         "pfl_bench.reporting.report.page.write_report",
         "pfl_bench.data.convert._torchvision_part",
-        "pfl_bench.data.registry._render",
+        "pfl_bench.data.cache.render",
     ):
         monkeypatch.setattr(place, reached)
     yield

@@ -20,7 +20,7 @@ from pfl_bench.base.errors import UserError
 from pfl_bench.cli import main
 from pfl_bench.config.options import Profile
 from pfl_bench.config.run_config import RunConfig
-from pfl_bench.data import registry as data
+from pfl_bench.data.notes import write_note
 from pfl_bench.engine.simulator import Simulator
 from pfl_bench.execution.configuration import configure
 from pfl_bench.execution.options import Execution
@@ -265,7 +265,7 @@ def test_the_picture_of_an_attack_tells_of_data_that_are_not_as_published(
         plot_style, "save", lambda figure, *_, **__: titles.append(figure.get_suptitle())
     )
     noted = Path(shutil.copytree(folder, tmp_path / "noted"))
-    data.write_note("toy", noted, "toy copy")
+    write_note("toy", noted, "toy copy")
     assert table(tmp_path, noted, "--out", str(tmp_path / "out")).exit_code == 0
     began = "toy (toy copy), small CNN in the place of the 4-layer CNN: images of clients"
     assert any(title.startswith(began) for title in titles)
