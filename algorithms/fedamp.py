@@ -67,6 +67,9 @@ class FedAMP(PersonalModelSent):
         everyone = [start.model] * self.task.clients
         return {"models": everyone, "mixtures": everyone}
 
+    def newcomer(self) -> str:
+        return "FedAMP mixes for clients whose models it holds, and has none of a new client"
+
     def download(self, server: Server, client: int) -> Message:
         return {"mixture": server.state["mixtures"][client]}
 

@@ -183,6 +183,10 @@ class FedCP(Algorithm):
             sent["global_head"] = (client.net["global_head"] + client.net["head"]) / 2
         return sent
 
+    def newcomer_state(self, kept: Message, received: Message) -> Message:
+        """The personal head starts from the global one."""
+        return {**kept, "head": received["global_head"]} if self.hyper.gh else kept
+
     def inferred(self, net: Network, received: Message, sent: Message) -> Message:
         """The personal head, and with it v: the mean that is sent has the global head in it, which
         the server sent itself."""

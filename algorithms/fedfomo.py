@@ -82,8 +82,10 @@ class FedFomo(PersonalModelSent):
 
     def _choose(self, server: Server, client: int) -> list[int]:
         """The M models with the highest affinity among those ever sent; ties are drawn."""
-        affinity = server.state["affinity"][client].cpu().numpy()
         has_sent = server.state["has_sent"].tolist()
+        affinity = np.zeros(len(has_sent))  # of a client that never joined: all are drawn
+        if client < len(has_sent):
+            affinity = server.state["affinity"][client].cpu().numpy()
         draw = server.numpy_generator("affinity ties", client).random(len(has_sent))
         nearest_first = np.lexsort((draw, -affinity)).tolist()
         known = (n for n in nearest_first if has_sent[n] and n != client)

@@ -33,11 +33,12 @@ COMPARING = ("validation", "new_clients", "adapt_epochs")
 @click.option("--rows", multiple=True, metavar="A,B", help="Only these rows (or algorithms).")
 @click.option("--columns", multiple=True, metavar="A,B", help="Only these columns.")
 @click.option(
-    "--score", default="best", metavar="A,B",
+    "--score", metavar="A,B",
     help="What counts: the round best (as in the paper), validation (the same, and refused without "
     "--validation), last or late (mean of the last 20); loss, after the last; over clients, in the "
     "best round, their mean (clients), spread, worst tenth (worst), the share below-local or "
-    "below-majority (their most frequent class); or a plugin's metric. A table for each.",
+    "below-majority (their most frequent class); of clients that never join, new or new-clients "
+    "(their mean); or a plugin's metric. A table for each (default: best, or what the table says).",
 )  # fmt: skip
 @partial(setting_options, names=COMPARING)
 @click.option("--dry-run", is_flag=True, help="Print what is stored, missing and impossible.")
@@ -65,7 +66,7 @@ def table(
     seeds: str | None,
     rows: tuple[str, ...],
     columns: tuple[str, ...],
-    score: str,
+    score: str | None,
     validation: str | None,
     new_clients: str | None,
     adapt_epochs: str | None,
@@ -114,7 +115,7 @@ def table(
     folder, store = options.data_dir, ReadStore(paths.results_dir(results_folder))
     if name == "list":
         _refuse({"--rows": rows, "--columns": columns, "--dry-run": dry_run, "--out": out})
-        _refuse({"--attack": attack, "--score": score != "best", "--curves": curves})
+        _refuse({"--attack": attack, "--score": score, "--curves": curves})
         _list(chosen_profile, number, store, folder, data_dir is not None)
         return
     spec = _table(name, data_dir is not None)
@@ -126,7 +127,8 @@ def table(
     spec = spec.running(
         {"validation": validation, "new_clients": new_clients, "adapt_epochs": adapt_epochs}
     )
-    spec, *others = (spec.scored(name) for name in commas.names("--score", score))
+    scores = [spec.score] if score is None else commas.names("--score", score)
+    spec, *others = (spec.scored(name) for name in scores)
     fingerprint = known_to(store) if render_only else None
     plan = plan_table(spec, chosen_profile, number, store, folder, fingerprint)
     _check_validated(plan, (spec, *others))

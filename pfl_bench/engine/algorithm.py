@@ -154,6 +154,21 @@ class Algorithm:
         """The server's next state. Uploads arrive one by one, in the order of the clients."""
         return {**server.state, **weighted_mean(uploads)}
 
+    # --- clients that never join --------------------------------------------------------------
+
+    def newcomer(self) -> str | None:
+        """Why the method has nothing for a client that never joined, if so."""
+        return None
+
+    def welcome(self, server: Server, client: int) -> Message:
+        """What the server sends to a client that never joined; its number is none that it knows."""
+        return self.download(server, client)
+
+    def newcomer_state(self, kept: Message, received: Message) -> Message:
+        """What such a client has before it adapts: what all `kept` before the first round, with
+        what is received in the place of parts of the same name."""
+        return {**kept, **{part: received[part] for part in self.personal if part in received}}
+
     # --- what a curious server makes of it ----------------------------------------------------
 
     def inferred(self, net: Network, received: Message, sent: Message) -> Message:
@@ -194,6 +209,11 @@ class PersonalModelBeside(Algorithm):
     def parts(self, model: Model) -> dict[str, nn.Module]:
         own = copy.deepcopy((model.extractor, model.head))
         return super().parts(model) | dict(zip(self.personal, own, strict=True))
+
+    def newcomer_state(self, kept: Message, received: Message) -> Message:
+        """The personal model starts as a copy of the global one, as it is now."""
+        pairs = zip(self.personal, self.shared, strict=True)
+        return {**kept, **{mine: received[w] for mine, w in pairs}}
 
     def both(self, client: Client) -> tuple[Tensor, Tensor]:
         """The global and the personal model in the workspace, as vectors."""

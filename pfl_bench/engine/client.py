@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections import UserDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -85,6 +86,13 @@ class Client:
         self._check_cancelled = check_cancelled
         self._loss_sum = torch.zeros((), device=net.vector.device)
         self._steps = 0
+
+    def training_for(self, epochs: int) -> Client:
+        """The same client, on the same workspace and state, with another number of local epochs."""
+        config = replace(self.task.config, local_epochs=epochs)
+        twin = copy(self)
+        twin.task = replace(self.task, config=config)
+        return twin
 
     @property
     def samples(self) -> int:

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from pfl_bench.base import seeds
+from pfl_bench.base import UserError, seeds
 from pfl_bench.config import RunConfig, resolve
 from pfl_bench.data import Dataset, Partition, roles_of
 from pfl_bench.engine.algorithm import Algorithm, Upload, build_network, initial_values
@@ -31,7 +31,7 @@ from pfl_bench.engine.timing import RoundWatch
 from pfl_bench.engine.totals import CONVERGENCE, RoundTotals, Trained
 from pfl_bench.engine.trees import flatten
 from pfl_bench.models import Network, build_model, inputs_of, seeded, useful_workers
-from pfl_bench.store import VALIDATION, DamagedError, RoundRecord
+from pfl_bench.store import NEWCOMERS, VALIDATION, DamagedError, RoundRecord
 
 T = TypeVar("T")
 
@@ -72,13 +72,22 @@ class Simulator:
             batch_size=config.batch_size,
             seed=config.partition_seed,
         )
-        joining = self.roles.clients
+        joining, new = self.roles.clients, self.roles.newcomers
         self.shards = [
             Shard(pool, train, test, dataset.classes, held)
             for train, test, held in zip(
                 joining.train, joining.test, self.roles.validation, strict=True
             )
         ]
+        self.newcomers = (
+            [
+                Shard(pool, train, test, dataset.classes)
+                for train, test in zip(new.train, new.test, strict=True)
+            ]
+            if new
+            else []
+        )
+        self._everybody = [*self.shards, *self.newcomers]
         inputs = inputs_of(dataset, config.dataset, config.model)
         task = Task(
             config=config,
@@ -93,7 +102,20 @@ class Simulator:
     @property
     def impossible(self) -> str | None:
         """The reason why this run cannot take place, if there is one."""
-        return self.algorithm.impossible() or self._plain_steps() or self._single_sample()
+        return (
+            self.algorithm.impossible()
+            or self._plain_steps()
+            or self._single_sample()
+            or self._unwelcome()
+        )
+
+    def _unwelcome(self) -> str | None:
+        """Why the clients that never join cannot be scored, if they cannot."""
+        if not self.newcomers:
+            return None
+        if min(shard.samples for shard in self.newcomers) < 2:
+            return "a new client has a single training sample to adapt on"
+        return self.algorithm.newcomer()
 
     def _plain_steps(self) -> str | None:
         if self.algorithm.steps_are_plain and (self.config.momentum or self.config.weight_decay):
@@ -215,6 +237,8 @@ class Simulator:
             self.diverged = _defect(scores, round)
             if self.config.validation:
                 extras[VALIDATION] = counts(s.validation for s in scores)
+            if self.newcomers:
+                extras[NEWCOMERS] = counts(self._adapted(pool, round, watch))
         return RoundRecord(
             round=round,
             joined=joined,
@@ -315,6 +339,49 @@ class Simulator:
         values = {name: [row[k] for _, row in results] for k, name in enumerate(series)}
         return [scores for scores, _ in results], values
 
+    def _adapted(self, pool: ThreadPoolExecutor, round: int, watch: RoundWatch) -> list[Score]:
+        """The clients that never join, each after it has adapted. Nothing of it is kept, and what
+        they receive is not counted as traffic."""
+
+        def job(index: int) -> Score:
+            with watch.measure("evaluation"), self.client(index, round) as client:
+                return self._adapt(client)
+
+        first, new = self.task.clients, len(self.newcomers)
+        return list(
+            in_order(
+                pool,
+                job,
+                range(first, first + new),
+                cost=lambda i: self._everybody[i].samples,
+            )
+        )
+
+    def _adapt(self, client: Client) -> Score:
+        """The score of a client that has never been seen: it takes part as if in its first round,
+        with local epochs of its own number, and is then scored as all are."""
+        algorithm, epochs = self.algorithm, self.config.adapt_epochs
+        received = self._welcome(client.index)
+        client.state.update(algorithm.newcomer_state(dict(client.state), received))
+        if epochs:
+            algorithm.local_update(client.training_for(epochs), received)
+        if epochs and algorithm.scores_after_training:
+            return self._score(client)
+        if self.snapshot.server_stats is not None:
+            client.net.stats[self._averaged_stats] = self.snapshot.server_stats
+        client.memo.clear()
+        algorithm.scored(client, received)
+        return self._score(client)
+
+    def _welcome(self, index: int) -> Message:
+        try:
+            return self.algorithm.welcome(self.server(), index)
+        except LookupError as error:
+            raise UserError(
+                f"{self.algorithm.title} does not say what a client gets that never joined: its "
+                "newcomer() must give the reason, or its welcome() a message"
+            ) from error
+
     def _scores(self, client: Client) -> Scores:
         """The model in the workspace on the client's test set and on what it holds back."""
         test = self._score(client)
@@ -380,7 +447,7 @@ class Simulator:
         try:
             self._load_stats(net, index)
             state = ClientState(self._fresh_state, self.snapshot.clients.get(index, {}))
-            shard = self.shards[index]
+            shard = self._everybody[index]
             yield Client(index, round, self.task, shard, state, net, self.check_cancelled)
         finally:
             self._workspaces.put(net)

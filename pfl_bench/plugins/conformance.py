@@ -33,10 +33,12 @@ from pfl_bench.plugins.testing import (
     toy_client,
     toy_config,
     toy_dataset,
+    toy_partition,
+    toy_roles,
     toy_run,
     toy_simulator,
 )
-from pfl_bench.store import RoundRecord, same_result
+from pfl_bench.store import NEWCOMERS, VALIDATION, RoundRecord, same_result
 
 _references: dict[str, list[RoundRecord]] = {}
 """By configuration: several properties compare with one run, which is computed once."""
@@ -198,6 +200,37 @@ class AlgorithmConformance:
         held = _bytes(_living_tensors()) - _bytes(earlier)
         allowed = clients * kept + server + workspace + initial_values
         assert held <= allowed, f"{held:,} bytes are held where {allowed:,} are accounted for"
+
+    # --- a fair comparison --------------------------------------------------------------------
+
+    def test_samples_held_back_decide_nothing_but_their_own_score(self, algo: str) -> None:
+        """With other labels on them, training and test stay the same to the bit."""
+        config, dataset = self._config(algo, rounds=2, validation=0.25), toy_dataset()
+        held = np.concatenate(toy_roles(config, dataset).validation)
+        y = dataset.y.copy()
+        y[held] = (y[held] + 1) % dataset.classes
+        partition = toy_partition(config, dataset)
+        left, right = (
+            toy_run(config, data, partition=partition) for data in (dataset, replace(dataset, y=y))
+        )
+        for record in left:
+            assert sum(record.extras[VALIDATION]["total"]) == len(held)
+        assert_same(*([replace(r, extras={}) for r in records] for records in (left, right)))
+
+    def test_new_clients_are_scored_and_leave_no_trace(self, algo: str) -> None:
+        """Whatever they adapt for, and with any number of workers; or the method says why not."""
+        config = self._config(algo, rounds=2, new_clients=1)
+        if reason := toy_algorithm(config).newcomer():
+            assert reason.strip()
+            return
+        one, two = toy_run(config), toy_run(config, workers=2)
+        assert_same(one, two)
+        for record in one:
+            (total,) = record.extras[NEWCOMERS]["total"]
+            (correct,) = record.extras[NEWCOMERS]["correct"]
+            assert 0 <= correct <= total and total > 0
+        others = toy_run(replace(config, adapt_epochs=2))
+        assert_same(*([replace(r, extras={}) for r in records] for records in (one, others)))
 
     # --- learning -----------------------------------------------------------------------------
 

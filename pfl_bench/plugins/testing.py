@@ -106,9 +106,14 @@ def toy_roles(config: RunConfig, dataset: Dataset) -> Roles:
     )
 
 
-def toy_simulator(config: RunConfig, dataset: Dataset | None = None, workers: int = 1) -> Simulator:
+def toy_simulator(
+    config: RunConfig,
+    dataset: Dataset | None = None,
+    workers: int = 1,
+    partition: Partition | None = None,
+) -> Simulator:
     dataset = dataset or toy_dataset()
-    partition = toy_partition(config, dataset)
+    partition = partition or toy_partition(config, dataset)
     kind = load_algorithm(config.algo)
     simulator = Simulator(kind, config, dataset, partition, workers=workers)
     simulator.prepare()
@@ -116,9 +121,12 @@ def toy_simulator(config: RunConfig, dataset: Dataset | None = None, workers: in
 
 
 def toy_run(
-    config: RunConfig, dataset: Dataset | None = None, workers: int = 1
+    config: RunConfig,
+    dataset: Dataset | None = None,
+    workers: int = 1,
+    partition: Partition | None = None,
 ) -> list[RoundRecord]:
-    return list(toy_simulator(config, dataset, workers).rounds())
+    return list(toy_simulator(config, dataset, workers, partition).rounds())
 
 
 def toy_algorithm(config: RunConfig, dataset: Dataset | None = None) -> Algorithm:

@@ -16,7 +16,7 @@ from typing import Any
 from pfl_bench.base import UserError, unknown
 from pfl_bench.reporting import costs
 from pfl_bench.reporting.verdict import best_record, reference
-from pfl_bench.store import VALIDATION, Metric, RoundRecord, StoredRun
+from pfl_bench.store import NEWCOMERS, VALIDATION, Metric, RoundRecord, StoredRun
 
 ENTRY_POINTS = "pfl_bench.metrics"
 MEGA, GIGA = 1e6, 1e9
@@ -44,6 +44,23 @@ def _validation_accuracy(run: StoredRun) -> float | None:
     best = best_record(run)
     found = None if best is None else best.pooled(VALIDATION)
     return None if found is None else 100 * found
+
+
+def _new_accuracy(run: StoredRun) -> float | None:
+    """Of the clients that never join, in the round that is best for those who do."""
+    best = best_record(run)
+    found = None if best is None else best.pooled(NEWCOMERS)
+    return None if found is None else 100 * found
+
+
+def _new_mean(run: StoredRun) -> float | None:
+    """The same with every client counting alike; those without test samples are left out."""
+    best = best_record(run)
+    if best is None or best.pooled(NEWCOMERS) is None:
+        return None
+    counts = best.extras[NEWCOMERS]
+    pairs = zip(counts["correct"], counts["total"], strict=False)
+    return 100 * statistics.fmean(correct / total for correct, total in pairs if total)
 
 
 def _worse_off(run: StoredRun, other: StoredRun) -> float | None:
@@ -125,6 +142,7 @@ def _peak(run: StoredRun) -> float | None:
 
 _MODEL = "which model is scored, and when, is each algorithm's own (`pfl-bench show ALGO`)"
 _OVER = f"over all clients' test samples; {_MODEL}"
+_NEW = "runs with clients that never join (--new-clients)"
 _COUNTED: dict[str, Any] = {"better": "low", "is_counted": True, "needs": costs.TWO_ROUNDS}
 
 _OF_ALL = (
@@ -222,6 +240,24 @@ _OF_ALL = (
         how="the share of clients with fewer right answers in the best round than always answering "
         f"the client's most frequent training class gives; {_MODEL}",
     ),
+    Metric(
+        "new_accuracy",
+        "test accuracy of clients never seen",
+        _new_accuracy,
+        "%",
+        needs=_NEW,
+        how="in the best round of the clients that join, the accuracy of those that never do: "
+        f"each receives what the method sends, adapts by its own rule and keeps nothing; {_MODEL}",
+    ),
+    Metric(
+        "new_mean_over_clients",
+        "test accuracy of clients never seen, mean over clients",
+        _new_mean,
+        "%",
+        needs=_NEW,
+        how="in the best round of the clients that join, the accuracy of each that never does, "
+        f"every client counting alike; {_MODEL}",
+    ),
     _similarity(
         "psnr",
         "PSNR",
@@ -304,6 +340,8 @@ SCORES = {
     "worst": "worst_decile",
     "below-local": "below_local",
     "below-majority": "below_majority",
+    "new": "new_accuracy",
+    "new-clients": "new_mean_over_clients",
 }
 """What a table of accuracies can be scored by; the paper scores by the best round."""
 SIMILARITIES = ("psnr", "ssim", "published_psnr")

@@ -7,15 +7,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from pfl_bench.config import RunConfig
-from pfl_bench.data import Dataset, Partition
-from pfl_bench.engine import Simulator
 from pfl_bench.plugins import (
-    load_algorithm,
     toy_algorithm,
     toy_client,
     toy_config,
     toy_dataset,
+    toy_run,
     toy_simulator,
 )
 from pfl_bench.plugins.testing import toy_partition, toy_roles
@@ -55,16 +52,12 @@ def test_nothing_held_back_is_trained_on() -> None:
     y[held] = (y[held] + 1) % dataset.classes
     # Dealt before the labels are changed: the partition follows them.
     partition = toy_partition(config, dataset)
-    left, right = (_records(config, data, partition) for data in (dataset, replace(dataset, y=y)))
+    left, right = (
+        toy_run(config, data, partition=partition) for data in (dataset, replace(dataset, y=y))
+    )
     for a, b in zip(left, right, strict=True):
         assert (a.correct, a.loss, a.train_loss) == (b.correct, b.loss, b.train_loss)
         assert a.extras[VALIDATION] != b.extras[VALIDATION]
-
-
-def _records(config: RunConfig, dataset: Dataset, partition: Partition) -> list[RoundRecord]:
-    simulator = Simulator(load_algorithm(config.algo), config, dataset, partition)
-    simulator.prepare()
-    return list(simulator.rounds())
 
 
 def test_averages_are_weighted_by_what_is_trained_on() -> None:

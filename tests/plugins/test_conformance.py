@@ -90,6 +90,40 @@ def test_state_that_no_checkpoint_holds_is_noticed(tmp_path: Path) -> None:
         CONFORMANCE.test_resuming_from_any_round_changes_no_bit(algo, reference)
 
 
+def test_training_on_what_is_held_back_is_noticed(tmp_path: Path) -> None:
+    algo = plugin(
+        tmp_path,
+        "rogue_peeping",
+        """
+        def loss(self, client, batch):
+            held = client.shard.pool.y[client.shard.validation]
+            return super().loss(client, batch) * (1 + held.sum())
+        """,
+    )
+    with pytest.raises(AssertionError, match="differs"):
+        CONFORMANCE.test_samples_held_back_decide_nothing_but_their_own_score(algo)
+
+
+def test_learning_from_clients_that_never_join_is_noticed(tmp_path: Path) -> None:
+    algo = plugin(
+        tmp_path,
+        "rogue_host",
+        """
+        met = 0.0
+
+        def train(self, client, received):
+            super().train(client, received)
+            if client.index >= self.task.clients:
+                self.met += len(list(client.batches()))
+
+        def loss(self, client, batch):
+            return super().loss(client, batch) / (1 + self.met)
+        """,
+    )
+    with pytest.raises(AssertionError, match="differs"):
+        CONFORMANCE.test_new_clients_are_scored_and_leave_no_trace(algo)
+
+
 def test_looking_at_the_planned_rounds_in_secret_is_noticed(tmp_path: Path) -> None:
     algo = plugin(
         tmp_path,

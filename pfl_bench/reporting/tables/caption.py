@@ -47,6 +47,7 @@ def facts(plan: TablePlan) -> dict[str, str]:
         "Seeds": f"{plan.seeds} per cell",
         "Scoring": _scoring(plan),
         "Best round": _best_round(plan),
+        "New clients": _new_clients(configs),
         "Cells": _legend(plan, any(map(is_standin, cells))),
         "Ranking": "" if plan.profile.ranks else NO_RANKING,
         "Still rising": still_rising(plan),
@@ -80,6 +81,17 @@ def _best_round(plan: TablePlan) -> str:
         for share in sorted(shares)
     }
     return "; ".join(told.values())
+
+
+def _new_clients(configs: Iterable[RunConfig]) -> str:
+    """How many clients never join, and for how long they adapt."""
+    told = {
+        f"{c.new_clients} of {c.clients} clients never join; scored, they have adapted for "
+        f"{c.adapt_epochs} local epoch{'' if c.adapt_epochs == 1 else 's'}"
+        for c in configs
+        if c.new_clients
+    }
+    return "; ".join(sorted(told))
 
 
 def _metrics(plan: TablePlan) -> list[Metric]:

@@ -49,7 +49,7 @@ MOST_CELLS = 10_000
 LONGEST_NAME = 200
 
 _TABLE_KEYS = (
-    "caption", "metric", "compared", "method", "attack", "run", "set", "columns", "rows",
+    "caption", "metric", "score", "compared", "method", "attack", "run", "set", "columns", "rows",
 )  # fmt: skip
 _COLUMN_KEYS = ("name", "group", "measure", "attack", "run", "set")
 _ROW_KEYS = ("name", "rule", "attack", "run", "set", "published")
@@ -95,7 +95,7 @@ def read_table(path: Path) -> TableSpec:
     method = content.get("method")
     if method is not None and method not in competitors:
         raise UserError(f"{where}: {unknown('method', method, competitors)}")
-    return TableSpec(
+    spec = TableSpec(
         path.stem,
         plain_text(content.get("caption", path.stem), f"{where}: the caption"),
         metric,
@@ -112,6 +112,10 @@ def read_table(path: Path) -> TableSpec:
         frozenset(row["name"] for row in rows if row.get("rule")),
         shlex.quote(str(path)),
     )
+    try:
+        return spec.scored_as_written(content.get("score", spec.score))
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from None
 
 
 def _threat(layers: Iterable[Mapping[str, Any]], metric: str, where: str) -> Threat | None:

@@ -69,6 +69,8 @@ class TableSpec:
     score: str = "best"
     """One of `metrics.SCORES` or a plugin's metric, for a table of accuracies; for a table of an
     attack one of `metrics.SIMILARITIES`, whose first is `best` too."""
+    own_score: str = "best"
+    """The one that its file names."""
 
     @property
     def is_attacked(self) -> bool:
@@ -78,7 +80,7 @@ class TableSpec:
     @property
     def stem(self) -> str:
         """What its files are called."""
-        return self.name if self.score == "best" else f"{self.name}-{self.score}"
+        return self.name if self.score == self.own_score else f"{self.name}-{self.score}"
 
     def restricted(self, rows: tuple[str, ...], columns: tuple[str, ...]) -> TableSpec:
         """The same table with some rows and columns only, by their names or what they run.
@@ -182,6 +184,13 @@ class TableSpec:
             cells={place: rescored(cell) for place, cell in self.cells.items()},
             score=score,
             arguments=self._called([("--score", score)]),
+        )
+
+    def scored_as_written(self, score: str) -> TableSpec:
+        """The table by the score that its file names, which needs no option then."""
+        found = self.scored(score)
+        return dataclasses.replace(
+            found, caption=self.caption, arguments=self.arguments, own_score=score
         )
 
     def _compared_by(self, score: str) -> TableSpec:
