@@ -62,7 +62,7 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
         with open_regular(path, LARGEST_BYTES) as file:
             refuse_bomb(file, path)
             with np.load(file, allow_pickle=False) as archive:
-                return {name: archive[name] for name in archive.files}
+                arrays = {name: archive[name] for name in archive.files}
     except UserError:
         raise
     except FileNotFoundError:
@@ -73,6 +73,10 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
         raise UserError(f"{path} is damaged: {error}") from error
     except Exception as error:  # the parsers raise what they like on arbitrary bytes
         raise UserError(f"{path} is not a readable .npz file of plain arrays: {error}") from error
+    for name, array in arrays.items():
+        if not isinstance(array, np.ndarray):  # numpy gives the bytes of what is none
+            raise UserError(f"{path} is not an .npz file of plain arrays: {name!r} is none")
+    return arrays
 
 
 def refuse_bomb(file: BinaryIO, path: Path) -> None:
