@@ -56,7 +56,8 @@ class Mine(Algorithm):
 """
 LINES = [
     "raise BaseException('no')", "import nothing_of_this_name", "1 / 0",
-    "class Other(Algorithm): pass", "Mine = 3", "Mine.title = None", "Mine.Hyper = int", "Mine.shared = 5", "def f(:", "\x00",
+    "class Other(Algorithm): pass", "Mine = 3", "Mine.title = None", "Mine.Hyper = int",
+    "Mine.shared = 5", "def f(:", "\x00",
     "raise SystemExit(0)", "del Mine", "Mine.title = '\\x1b[31m'", "import sys; sys.exit('no')",
 ]  # fmt: skip
 
@@ -100,9 +101,9 @@ def mutated(document: Any, rng: random.Random) -> Any:
         if action < 0.15:
             del place[last]
         elif action < 0.25 and isinstance(place, dict):
-            place[rng.choice(["unknown", "", "\x1b[0m", LONG])] = rng.choice(NASTY)
+            place[rng.choice(["unknown", "", "\x1b[0m", LONG])] = copy.deepcopy(rng.choice(NASTY))
         else:
-            place[last] = rng.choice(NASTY)
+            place[last] = copy.deepcopy(rng.choice(NASTY))
     return changed
 
 
