@@ -23,7 +23,7 @@ from conftest import TABLE
 
 from pfl_bench.store.records import RoundRecord, seal, to_json, unseal
 
-COMMANDS = int(os.environ.get("PFL_BENCH_FUZZ") or 450)
+COMMANDS = int(os.environ.get("PFL_BENCH_FUZZ") or 270)
 NASTY: list[Any] = [
     None, True, False, 0, -1, 1, 2**63, -(2**63), 10**30, 10**400, 1e300, -1e300, 1e-320, 0.5,
     float("nan"), float("inf"), "", " ", "a", LONG, "\x1b[31m", "\x00", "\ud800", "../..", "=1+1",
