@@ -22,7 +22,7 @@ from pfl_bench.base import (
     write_atomically,
 )
 from pfl_bench.config import BOOKKEEPING, SOURCE_LABELS
-from pfl_bench.reporting import bars, scored
+from pfl_bench.reporting import scored, sparkline
 from pfl_bench.store import Store, StoredRun, flat, is_archive, merge, pack, read_run, to_json
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def show(key: str, folder: Path | None) -> None:
     if run.damage:
         click.echo(f"  {run.damage}")
     if curve := scored(run.records()):
-        click.echo(f"\naccuracy  {_line(curve)}")
+        click.echo(f"\naccuracy  {sparkline(curve)}")
     for title, section in (("configuration", run.config), ("summary", summary),
                            ("provenance", origin)):  # fmt: skip
         _print_section(title, section)
@@ -313,14 +313,6 @@ def named_run(name: str, store: Store) -> StoredRun:
     near = difflib.get_close_matches(name.lower(), beginnings, n=1, cutoff=0.5)
     hint = f"; did you mean {near[0]!r} ({beginnings[near[0]].path.name})?" if near else ""
     raise UserError(f"no run {shown(name)} among the {len(runs)} in {store.root}{hint}")
-
-
-def _line(curve: list[tuple[int, float]]) -> str:
-    """The accuracy over the rounds as a line of bars, with its ends in figures."""
-    values = [value for _, value in curve]
-    low, high, rounds = min(values), max(values), curve[-1][0]
-    line = bars(curve, rounds, low, high)
-    return f"{line}  {low:.2f} % to {high:.2f} %, rounds 1 to {rounds}"
 
 
 def _print_section(title: str, section: dict[str, Any]) -> None:

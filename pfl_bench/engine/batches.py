@@ -47,6 +47,10 @@ class Batch:
         whole, here = self.within
         return whole.y[here]
 
+    def __iter__(self) -> Iterator[Tensor]:
+        """So that `for x, y in client.batches()` reads as elsewhere."""
+        return iter((self.x, self.y))
+
     def split(self, size: int) -> Iterator[Batch]:
         for start in range(0, len(self.rows), size):
             here = slice(start, start + size)

@@ -2,17 +2,19 @@
 
 Workers are many and the wall clock is one: a worker's seconds count divided by the number of
 workers. Aggregation runs beside the training of later clients; only what outlasts it counts. The
-rest of a round is waiting: for the slowest worker, or for a free core.
+rest of a round is waiting: for the slowest worker, or for a free core. While the process is stopped
+no time passes (`clock`).
 """
 
 from __future__ import annotations
 
 import threading
-import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TypeVar
+
+from pfl_bench.engine.clock import running
 
 T = TypeVar("T")
 
@@ -27,13 +29,13 @@ class Stopwatch:
     """Seconds by part since it was made; any thread may add to it."""
 
     def __init__(self) -> None:
-        self._began = time.perf_counter()
+        self._began = running()
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._lock = threading.Lock()
 
     @property
     def elapsed(self) -> float:
-        return time.perf_counter() - self._began
+        return running() - self._began
 
     def add(self, part: str, seconds: float) -> None:
         with self._lock:
@@ -46,11 +48,11 @@ class Stopwatch:
 
     @contextmanager
     def measure(self, part: str) -> Iterator[None]:
-        began = time.perf_counter()
+        began = running()
         try:
             yield
         finally:
-            self.add(part, time.perf_counter() - began)
+            self.add(part, running() - began)
 
 
 class RoundWatch(Stopwatch):
@@ -68,9 +70,9 @@ class RoundWatch(Stopwatch):
 
     def _awaited(self, uploads: Iterator[T]) -> Iterator[T]:
         while True:
-            began = time.perf_counter()
+            began = running()
             upload = next(uploads, None)
-            self.add("aggregation", began - time.perf_counter())
+            self.add("aggregation", began - running())
             if upload is None:
                 return
             yield upload

@@ -15,7 +15,7 @@ import gc
 import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import islice
 from typing import Any, ClassVar
 
@@ -24,7 +24,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pfl_bench.base import UserError
+from pfl_bench.base import UserError, shown
 from pfl_bench.config import Knob, RunConfig, knobs, resolve
 from pfl_bench.engine import CONVERGENCE, Algorithm, Client, Message, leaves
 from pfl_bench.plugins.registry import load_algorithm
@@ -38,10 +38,25 @@ from pfl_bench.plugins.testing import (
     toy_run,
     toy_simulator,
 )
-from pfl_bench.store import NEWCOMERS, VALIDATION, RoundRecord, same_result
+from pfl_bench.store import NEWCOMERS, VALIDATION, RoundRecord, same_result, to_json
 
 _references: dict[str, list[RoundRecord]] = {}
 """By configuration: several properties compare with one run, which is computed once."""
+
+
+# What usually breaks a property, for the message of its test.
+_ORDER = (
+    "a value kept on self, or a tensor of a message or state changed in place, which other clients "
+    "see in an order that depends on the workers"
+)
+_UNDECLARED = (
+    "something that is remembered between rounds and is neither in server_state nor in "
+    "client_state, such as an attribute of self"
+)
+_RANDOM = "a draw without a generator; use client.generator(purpose)"
+_PLANNED = "task.config.rounds is looked at; then say plans_rounds = True"
+_OBSERVED = "a hook that recording also calls changes a state or draws random numbers"
+_WORKSPACE = "client.net is read before what was received is loaded into it"
 
 
 class AlgorithmConformance:
@@ -76,7 +91,9 @@ class AlgorithmConformance:
     def test_worker_count_changes_no_bit(
         self, algo: str, reference: list[RoundRecord], workers: int
     ) -> None:
-        assert_same(reference, toy_run(self._partly_joined(algo), workers=workers))
+        assert_same(
+            reference, toy_run(self._partly_joined(algo), workers=workers), usual_cause=_ORDER
+        )
 
     def test_resuming_from_any_round_changes_no_bit(
         self, algo: str, reference: list[RoundRecord]
@@ -87,7 +104,7 @@ class AlgorithmConformance:
         before = list(islice(first.rounds(), cut))
         tensors = {name: value.clone() for name, value in first.snapshot.tensors().items()}
         second.resume(cut, tensors)
-        assert_same(reference, [*before, *second.rounds()])
+        assert_same(reference, [*before, *second.rounds()], usual_cause=_UNDECLARED)
 
     def test_a_longer_plan_changes_no_round_unless_the_method_says_that_it_looks(
         self, algo: str, reference: list[RoundRecord]
@@ -96,7 +113,8 @@ class AlgorithmConformance:
         if load_algorithm(algo).plans_rounds:
             return
         longer = replace(self._partly_joined(algo), rounds=2 * len(reference))
-        assert_same(reference, list(islice(toy_simulator(longer).rounds(), len(reference))))
+        rounds = list(islice(toy_simulator(longer).rounds(), len(reference)))
+        assert_same(reference, rounds, usual_cause=_PLANNED)
 
     def test_another_seed_gives_another_result(self, algo: str) -> None:
         left, right = (toy_run(self._config(algo, rounds=1, seed=seed)) for seed in (0, 1))
@@ -115,14 +133,15 @@ class AlgorithmConformance:
             left = toy_run(config)
         with _global_seed(2):
             right = toy_run(config)
-        assert_same(left, right)
+        assert_same(left, right, usual_cause=_RANDOM)
 
     def test_recording_the_convergence_changes_nothing_else(
         self, algo: str, reference: list[RoundRecord]
     ) -> None:
         """Scoring a model before its training must leave no trace in the training."""
         recorded = toy_run(replace(self._partly_joined(algo), record=(CONVERGENCE,)))
-        assert_same(reference, [replace(record, extras={}) for record in recorded])
+        plain = [replace(record, extras={}) for record in recorded]
+        assert_same(reference, plain, usual_cause=_OBSERVED)
 
     # --- what is sent and kept ----------------------------------------------------------------
 
@@ -165,7 +184,7 @@ class AlgorithmConformance:
                 self.net.vector.fill_(math.nan)
 
         monkeypatch.setattr("pfl_bench.engine.simulator.Client", OnPoisonedWorkspace)
-        assert_same(reference, toy_run(self._partly_joined(algo)))
+        assert_same(reference, toy_run(self._partly_joined(algo)), usual_cause=_WORKSPACE)
 
     def test_undeclared_client_state_is_refused(self, algo: str) -> None:
         client, _ = toy_client(toy_algorithm(self._config(algo)))
@@ -279,11 +298,31 @@ class AlgorithmConformance:
                 assert knob.allowed in message
 
 
-def assert_same(left: Sequence[RoundRecord], right: Sequence[RoundRecord]) -> None:
-    """The two runs agree to the last bit in everything but time."""
-    assert len(left) == len(right), f"{len(left)} rounds against {len(right)}"
+def assert_same(
+    left: Sequence[RoundRecord], right: Sequence[RoundRecord], *, usual_cause: str = ""
+) -> None:
+    """The two runs agree to the last bit in everything but time; a failure names what differs
+    first, and the usual cause where one is known."""
+    hint = f"; the usual cause: {usual_cause}" if usual_cause else ""
+    assert len(left) == len(right), f"{len(left)} rounds against {len(right)}{hint}"
     for a, b in zip(left, right, strict=True):
-        assert same_result(a, b), f"round {a.round} differs"
+        assert same_result(a, b), f"round {a.round} differs in {differences(a, b)}{hint}"
+
+
+def differences(a: RoundRecord, b: RoundRecord) -> str:
+    """The fields in which two records differ, each with the first values that do."""
+    found = []
+    for field in fields(RoundRecord):
+        one, other = getattr(a, field.name), getattr(b, field.name)
+        if field.name == "seconds" or to_json(one) == to_json(other):
+            continue
+        where = ""
+        if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+            alike = [to_json(x) == to_json(y) for x, y in zip(one, other, strict=True)]
+            place = alike.index(False)
+            one, other, where = one[place], other[place], f"[{place}]"
+        found.append(f"{field.name}{where} ({shown(one)} against {shown(other)})")
+    return ", ".join(found)
 
 
 def _global_states() -> dict[str, Any]:

@@ -8,7 +8,7 @@ from pfl_bench.base.face import face
 
 if TYPE_CHECKING:
     from pfl_bench.reporting import comparison
-    from pfl_bench.reporting.comparison import Comparison, bars, scored
+    from pfl_bench.reporting.comparison import Comparison, bars, scored, sparkline
     from pfl_bench.reporting.metrics import metric
     from pfl_bench.reporting.published import published_accuracy
     from pfl_bench.reporting.read_store import ReadStore

@@ -239,6 +239,14 @@ def bars(curve: Sequence[tuple[int, float]], rounds: int, low: float, high: floa
     return line.rstrip()
 
 
+def sparkline(curve: Sequence[tuple[int, float]]) -> str:
+    """The accuracy over the rounds as a line of bars, with its ends in figures."""
+    values = [value for _, value in curve]
+    low, high, rounds = min(values), max(values), curve[-1][0]
+    line = bars(curve, rounds, low, high)
+    return f"{line}  {low:.2f} % to {high:.2f} %, rounds 1 to {rounds}"
+
+
 def save_curves(comparison: Comparison, names: tuple[str, str], path: Path) -> None:
     """Both curves in one picture; the suffix of `path` says the format."""
     from pfl_bench.reporting.figures import caption

@@ -72,6 +72,18 @@ def best_record(run: StoredRun) -> RoundRecord | None:
     return best_round(run.records())
 
 
+def _risen_loss(run: StoredRun) -> tuple[float, float] | None:
+    """The training loss of the first round and the mean over the last tenth of them, where that is
+    the larger: what one round has learnt is lost again."""
+    losses = [record.train_loss for record in run.records()]
+    known = [loss for loss in losses if loss is not None]
+    if len(known) < 2:
+        return None
+    late = known[-max(1, len(known) // 10) :]
+    first, last = known[0], sum(late) / len(late)
+    return (first, last) if last > first else None
+
+
 def advice(run: StoredRun) -> list[str]:
     """What to know and try, a sentence each; nothing of a run that is flat and learnt something."""
     last = (run.summary or {}).get("last")
@@ -83,6 +95,11 @@ def advice(run: StoredRun) -> list[str]:
         said.append(
             "it ends no better than always answering a client's most frequent class; try more "
             "rounds (--rounds) or another learning rate (--lr)"
+        )
+    if (rose := _risen_loss(run)) is not None:
+        said.append(
+            f"the training loss rose from {rose[0]:.3g} in the first round to {rose[1]:.3g} at the "
+            f"end; try a smaller learning rate, as --lr {float(run.config['lr']) / 10:g}"
         )
     if is_rising(run):
         said.append(f"still rising after {rounds} rounds; try --rounds {2 * rounds}")

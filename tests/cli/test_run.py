@@ -300,6 +300,24 @@ def test_pfllib_partition_may_stand_beside_a_data_folder(tmp_path: Path, folder:
     assert "fedavg on mine, pfllib, 1 clients" in result.stdout
 
 
+def test_a_run_ends_with_its_curve_as_a_line(bench: Bench) -> None:
+    output = bench.succeed().stdout
+    (line,) = (line for line in output.splitlines() if line.startswith("  curve  "))
+    scores = [100 * record.accuracy for record in bench.only().records() if record.accuracy]
+    drawn, figures = line.split()[1], " ".join(line.split()[2:])
+    assert len(drawn) == 3 and set(drawn) <= set("▁▂▃▄▅▆▇█")
+    assert figures == f"{min(scores):.2f} % to {max(scores):.2f} %, rounds 1 to 3"
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_documented_completion_is_a_program_for_its_shell(shell: str) -> None:
+    asked = {"_PFL_BENCH_COMPLETE": f"{shell}_source"}
+    said = CliRunner().invoke(main, (), prog_name="pfl-bench", env=asked)
+    assert said.exit_code == 0 and "_pfl_bench_completion" in said.output
+    page = (Path(__file__).parents[2] / "docs/settings.md").read_text()
+    assert f"_PFL_BENCH_COMPLETE={shell}_source pfl-bench" in page
+
+
 # --- which methods, which seeds -------------------------------------------------------------------
 
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from pfl_bench.engine.batches import EVALUATION_BATCH, Batch, Pool, Shard
+from pfl_bench.plugins.testing import toy_algorithm, toy_client, toy_config
 
 CPU = torch.device("cpu")
 
@@ -168,3 +169,12 @@ def test_class_counts_are_those_of_the_training_samples() -> None:
     labels = client.pool.y[client.train].tolist()
     assert client.class_counts.tolist() == [labels.count(label) for label in range(6)]
     assert client.samples == 40
+
+
+def test_a_batch_unpacks_into_inputs_and_classes() -> None:
+    client, _ = toy_client(toy_algorithm(toy_config()))
+    drawn = [(x, y) for x, y in client.batches()]
+    again = list(client.batches())
+    assert len(drawn) == len(again) > 1
+    for (x, y), batch in zip(drawn, again, strict=True):
+        assert torch.equal(x, batch.x) and torch.equal(y, batch.y)

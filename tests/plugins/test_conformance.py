@@ -5,15 +5,17 @@ And the other way round: an algorithm that breaks a rule fails the test of that 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from textwrap import dedent, indent
 
 import pytest
 
 from pfl_bench.plugins import registry
-from pfl_bench.plugins.conformance import AlgorithmConformance
+from pfl_bench.plugins.conformance import AlgorithmConformance, assert_same, differences
 from pfl_bench.plugins.registry import algorithm_names, load_plugin
 from pfl_bench.plugins.testing import toy_config, toy_run
+from pfl_bench.store.records import RoundRecord
 
 
 class TestEveryAlgorithm(AlgorithmConformance):
@@ -86,7 +88,8 @@ def test_state_that_no_checkpoint_holds_is_noticed(tmp_path: Path) -> None:
         """,
     )
     reference = toy_run(CONFORMANCE._partly_joined(algo))
-    with pytest.raises(AssertionError, match="differs"):
+    told = r"differs in .*train_loss \(.*the usual cause: something that is remembered between"
+    with pytest.raises(AssertionError, match=told):
         CONFORMANCE.test_resuming_from_any_round_changes_no_bit(algo, reference)
 
 
@@ -124,6 +127,16 @@ def test_learning_from_clients_that_never_join_is_noticed(tmp_path: Path) -> Non
         CONFORMANCE.test_new_clients_are_scored_and_leave_no_trace(algo)
 
 
+def test_a_failure_names_the_fields_that_differ_and_the_first_client() -> None:
+    left = RoundRecord(1, [0, 1], [5, 6], [9, 9], [0.5, 0.25], 1.5, bytes_up=7)
+    right = replace(left, correct=[5, 8], train_loss=2.5, seconds={"total": 3.0})
+    said = "correct[1] (6 against 8), train_loss (1.5 against 2.5)"
+    assert differences(left, right) == said
+    assert differences(left, replace(left, seconds={"total": 9.0})) == ""
+    with pytest.raises(AssertionError, match=r"round 1 differs in correct\[1\] .*: because"):
+        assert_same([left], [right], usual_cause="because")
+
+
 def test_looking_at_the_planned_rounds_in_secret_is_noticed(tmp_path: Path) -> None:
     algo = plugin(
         tmp_path,
@@ -134,7 +147,7 @@ def test_looking_at_the_planned_rounds_in_secret_is_noticed(tmp_path: Path) -> N
         """,
     )
     reference = toy_run(CONFORMANCE._partly_joined(algo))
-    with pytest.raises(AssertionError, match="differs"):
+    with pytest.raises(AssertionError, match=r"differs in .*say plans_rounds = True"):
         CONFORMANCE.test_a_longer_plan_changes_no_round_unless_the_method_says_that_it_looks(
             algo, reference
         )

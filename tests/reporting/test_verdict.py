@@ -17,6 +17,7 @@ from pfl_bench.reporting.tables.files import to_csv
 from pfl_bench.reporting.tables.latex import to_latex
 from pfl_bench.reporting.tables.markdown import to_markdown
 from pfl_bench.reporting.verdict import MARK, advice, is_rising, reference
+from pfl_bench.store.records import RoundRecord
 from pfl_bench.store.store import Store
 from pfl_bench.store.stored_run import StoredRun
 
@@ -57,6 +58,24 @@ def test_a_rising_run_is_told_to_go_on() -> None:
         "still rising after 40 rounds; try --rounds 80"
     ]
     assert advice(stored(toy_config(), status="skipped")) == []
+
+
+def _with_losses(tmp_path: Path, losses: list[float | None]) -> StoredRun:
+    with Store(tmp_path).open(toy_config(lr=0.05, rounds=len(losses))) as writer:
+        for number, loss in enumerate(losses, start=1):
+            writer.append(RoundRecord(number, [0], [9], [10], [0.5], loss))
+        return writer.finish("finished", None)
+
+
+def test_a_run_whose_loss_rose_is_told_so_and_what_to_try(tmp_path: Path) -> None:
+    def told(name: str, losses: list[float | None]) -> list[str]:
+        return [one for one in advice(_with_losses(tmp_path / name, losses)) if "loss" in one]
+
+    rose = "the training loss rose from 1 in the first round to 3.5 at the end; try a smaller"
+    assert told("rose", [1.0, *[0.5] * 17, 3.0, 4.0]) == [f"{rose} learning rate, as --lr 0.005"]
+    assert told("fell", [1.0, 5.0, 0.9]) == []
+    assert told("one", [1.0]) == []
+    assert told("untold", [None, None]) == []
 
 
 def test_runs_stored_before_the_rule_are_judged_by_their_records(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from pfl_bench.base import standard_error
 from pfl_bench.config import RunConfig
 from pfl_bench.data import problem
 from pfl_bench.execution import Began, Computed, Note, Observer, Round
-from pfl_bench.reporting import advice, metric, reference
+from pfl_bench.reporting import advice, metric, reference, scored, sparkline
 from pfl_bench.store import RoundRecord, StoredRun, best_round
 
 LINE_SECONDS = 5.0
@@ -204,6 +204,8 @@ def _report_one(run: StoredRun) -> None:
     for name, kind in (("validation", "validation_accuracy"), ("new clients", "new_accuracy")):
         if (value := metric(kind).read(run)) is not None:
             click.echo(f"  {name:<15} {value:.2f} % in the best round")
+    if len(curve := scored(run.records())) > 1:
+        click.echo(f"  curve           {sparkline(curve)}")
     if (known := reference(run)) is not None and summary.get("best"):
         click.echo(f"  reference       {known}")
     for sentence in advice(run):
