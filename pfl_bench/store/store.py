@@ -8,7 +8,9 @@ What lies in such a folder is told in `pfl_bench.store.folder`; who reads and wh
 from __future__ import annotations
 
 import contextlib
+import os
 import re
+import time
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +19,7 @@ from pfl_bench.base import UserError, shown
 from pfl_bench.config import ENDS
 from pfl_bench.store import archive
 from pfl_bench.store.folder import checkpoints_in, explained, holder, locked
+from pfl_bench.store.index import SETTLED, indexed
 from pfl_bench.store.stored_run import StoredRun, read_run, remarks
 from pfl_bench.store.writer import Configuration, RunWriter
 
@@ -29,6 +32,7 @@ class Store:
     def __init__(self, root: Path) -> None:
         self.root = Path(root)
         self.is_archive = archive.is_archive(self.root)
+        self._listed: tuple[int, dict[str, list[Path]]] | None = None
 
     @cached_property
     def _place(self) -> Path:
@@ -37,12 +41,12 @@ class Store:
 
     def folder(self, config: Configuration) -> Path:
         """Where the run lies or will lie; a folder with another slug but the same key is it too."""
-        return next(self._folders(config.key), self.root / f"{_tame(config.slug)}-{config.key}")
+        return next(self._named(config), self.root / _name(config))
 
     def find(self, config: Configuration) -> StoredRun | None:
         """The finished, verified result of `config`, as far as it was asked for; None where it has
         yet to be computed, or to go on."""
-        runs = (read_run(folder) for folder in self._folders(config.key))
+        runs = map(read_run, self._named(config))
         found = (run.until(config.rounds, config.patience) for run in runs if run.is_final)
         return next((run for run in found if run is not None), None)
 
@@ -74,7 +78,7 @@ class Store:
 
     def all(self) -> Iterator[StoredRun]:
         """Every run in order of folder name, unfinished and damaged ones included."""
-        yield from map(read_run, self._folders())
+        yield from indexed(self._place, self._folders())
 
     def remarks(self) -> dict[str, str]:
         """What its runs say of data that are not as published, by their fingerprint."""
@@ -89,18 +93,40 @@ class Store:
                     for path in checkpoints_in(folder):
                         path.unlink()
 
-    def _folders(self, key: str | None = None) -> Iterator[Path]:
+    def _named(self, config: Configuration) -> Iterator[Path]:
+        """The folders that are the run's by their name; usually the first is there and is it, and
+        the store is not listed."""
+        usual = self._place / _name(config)
+        if usual.is_symlink() or usual.is_dir():
+            yield usual
+        yield from (path for path in self._by_key().get(config.key, ()) if path != usual)
+
+    def _by_key(self) -> dict[str, list[Path]]:
+        """The folders by key, listed anew when one has come or gone."""
         try:
-            paths = sorted(self._place.iterdir())
+            changed = self._place.stat().st_mtime_ns
+        except OSError:
+            changed = 0
+        is_settled = time.time_ns() - changed > SETTLED  # else the next change may not show
+        if not is_settled or self._listed is None or self._listed[0] != changed:
+            found: dict[str, list[Path]] = {}
+            for path in self._folders():
+                found.setdefault(path.name[-16:], []).append(path)
+            self._listed = (changed, found)
+        return self._listed[1]
+
+    def _folders(self) -> Iterator[Path]:
+        try:
+            with os.scandir(self._place) as listing:
+                entries = sorted(listing, key=lambda entry: entry.name)
         except (FileNotFoundError, NotADirectoryError):
             return
         except OSError as error:
             raise UserError(f"cannot read the results in {self.root}: {error.strerror}") from error
-        for path in paths:
-            match = _RUN_FOLDER.fullmatch(path.name)
+        for entry in entries:
             # A link is no run, and is said to be none where it is read.
-            if match and key in (None, match["key"]) and (path.is_symlink() or path.is_dir()):
-                yield path
+            if _RUN_FOLDER.fullmatch(entry.name) and (entry.is_symlink() or entry.is_dir()):
+                yield Path(entry.path)
 
 
 def check_same(run: StoredRun, config: Configuration) -> None:
@@ -114,6 +140,10 @@ def check_same(run: StoredRun, config: Configuration) -> None:
                 f"the run in {run.path} has {name} {shown(value)} and would now have {shown(now)}; "
                 "the default has changed since: move it away, or give the old value"
             )
+
+
+def _name(config: Configuration) -> str:
+    return f"{_tame(config.slug)}-{config.key}"
 
 
 def _tame(slug: str) -> str:
