@@ -16,6 +16,9 @@ from pfl_bench.store import RoundRecord, StoredRun, best_round, curve
 MARK = "↗"
 """Stands beside a value that more rounds would change."""
 
+RISEN = 1.05
+"""How many times its beginning a training loss must be to have risen; less is chance."""
+
 
 @dataclass(frozen=True)
 class Reference:
@@ -74,14 +77,14 @@ def best_record(run: StoredRun) -> RoundRecord | None:
 
 def _risen_loss(run: StoredRun) -> tuple[float, float] | None:
     """The training loss of the first round and the mean over the last tenth of them, where that is
-    the larger: what one round has learnt is lost again."""
+    clearly the larger: what one round has learnt is lost again."""
     losses = [record.train_loss for record in run.records()]
     known = [loss for loss in losses if loss is not None]
     if len(known) < 2:
         return None
     late = known[-max(1, len(known) // 10) :]
     first, last = known[0], sum(late) / len(late)
-    return (first, last) if last > first else None
+    return (first, last) if last > RISEN * first else None
 
 
 def advice(run: StoredRun) -> list[str]:

@@ -74,6 +74,7 @@ def test_a_run_whose_loss_rose_is_told_so_and_what_to_try(tmp_path: Path) -> Non
     rose = "the training loss rose from 1 in the first round to 3.5 at the end; try a smaller"
     assert told("rose", [1.0, *[0.5] * 17, 3.0, 4.0]) == [f"{rose} learning rate, as --lr 0.005"]
     assert told("fell", [1.0, 5.0, 0.9]) == []
+    assert told("chance", [1.0, 1.04]) == [] and len(told("more", [1.0, 1.06])) == 1
     assert told("one", [1.0]) == []
     assert told("untold", [None, None]) == []
 
