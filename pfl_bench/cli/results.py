@@ -209,7 +209,7 @@ def _nothing(root: Path, filtered: bool) -> str:
         return f"No run in {root} matches; `pfl-bench results list` shows all."
     if root.is_file() and not is_archive(root):
         raise UserError(f"{root} is a file, not a folder of results")
-    return f"No results in {root} yet; `pfl-bench run` makes the first."
+    return f"No results in {root} yet; `pfl-bench run --algo fedavg` makes the first."
 
 
 def _overview(run: StoredRun) -> dict[str, Any]:
