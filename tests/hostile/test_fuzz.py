@@ -230,7 +230,7 @@ def test_no_command_ends_in_a_traceback(
     inside: Path, stored: Path, kind: Callable[[Place, random.Random], list[str]]
 ) -> None:
     place = Place(inside, stored)
-    for number in range(max(1, COMMANDS // len(KINDS))):
+    for number in range(-(-COMMANDS // len(KINDS))):
         words = kind(place, random.Random(f"{kind.__name__} {number}"))
         try:
             invoke(*words)
