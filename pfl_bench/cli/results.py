@@ -7,7 +7,7 @@ import difflib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
@@ -22,11 +22,8 @@ from pfl_bench.base import (
     write_atomically,
 )
 from pfl_bench.config import BOOKKEEPING, SOURCE_LABELS
-from pfl_bench.reporting import scored, sparkline
+from pfl_bench.reporting import round_row, run_row, scored, sparkline
 from pfl_bench.store import Store, StoredRun, flat, is_archive, merge, pack, read_run, to_json
-
-if TYPE_CHECKING:
-    from pfl_bench.store import RoundRecord
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -120,7 +117,7 @@ def export(
 
     from pfl_bench.reporting.tables import markup
 
-    frame = pd.DataFrame(_round_rows(runs) if rounds else map(_run_row, runs))
+    frame = pd.DataFrame(_round_rows(runs) if rounds else map(run_row, runs))
     csv = markup.csv(frame)
     if out is None:
         click.echo(csv, nl=False)
@@ -325,17 +322,6 @@ def _print_section(title: str, section: dict[str, Any]) -> None:
         click.echo(f"  {name:<{width}}  {_text(value)}")
 
 
-def _run_row(run: StoredRun) -> dict[str, Any]:
-    """Configuration columns by their own names, then the summary's; a name both have, such as
-    `rounds`, is the planned value, and `summary.rounds` the one reached."""
-    planned = {"key": run.key, "status": run.status, **flat(run.config)}
-    reached = flat(run.summary or {})
-    shared = {"rounds", *planned} - {"key", "status"}
-    return planned | {
-        f"summary.{name}" if name in shared else name: value for name, value in reached.items()
-    }
-
-
 def _round_rows(runs: Sequence[StoredRun]) -> Iterator[dict[str, Any]]:
     """All rounds, each with what identifies its run: the usual, and all else that differs."""
     configs = [flat(run.config) for run in runs]
@@ -344,25 +330,4 @@ def _round_rows(runs: Sequence[StoredRun]) -> Iterator[dict[str, Any]]:
     telling = [n for n in dict.fromkeys((*_IDENTITY, *differing)) if n not in BOOKKEEPING]
     for run, config in zip(runs, configs, strict=True):
         identity = {"key": run.key, **{name: config.get(name) for name in telling}}
-        yield from (identity | _round_row(record) for record in run.records())
-
-
-def _round_row(record: RoundRecord) -> dict[str, Any]:
-    """What was measured in a round; per-client series are JSON lists in one cell."""
-    measured = {
-        "round": record.round,
-        "accuracy": record.accuracy,
-        "train_loss": record.train_loss,
-        "test_loss": record.test_loss,
-        "joined": record.joined,
-        "correct": record.correct,
-        "total": record.total,
-        "loss": record.loss,
-        "bytes_up": record.bytes_up,
-        "bytes_down": record.bytes_down,
-        "parameters_up": record.parameters_up,
-        "parameters_down": record.parameters_down,
-        "extras": record.extras,
-        "seconds": record.seconds,
-    }
-    return flat(measured)
+        yield from (identity | round_row(record) for record in run.records())

@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from pfl_bench.base import UserError, shown, unknown, user_path
+from pfl_bench.api import gather
+from pfl_bench.base import UserError, shown
 from pfl_bench.cli.shared import CLUSTER, commas, execution, running_options
-from pfl_bench.config import SETTINGS, Profile, checked, load_profile, setting_named
+from pfl_bench.config import SETTINGS
 
 if TYPE_CHECKING:
-    from pfl_bench.config import RunConfig
+    from pfl_bench.api import Asked
 
 INTERRUPTED = 130
 FAILED = 1
-MOST_SEEDS = 1000
-LONGEST_SEED = 18
-
-# What a configuration file may hold beside the settings themselves.
-_FILE_ONLY = ("set", "profile", "seeds")
 
 
 def setting_options(
@@ -119,7 +114,7 @@ def run(
         address=address,
         gpus=gpus,
     )
-    asked = gather(config_file, flags, sets, data_dir, profile, seeds)
+    asked = gather(config_file, flags, assignments(sets), data_dir, profile, seeds)
     configs = asked.configs(_methods(algos, asked, plugins), options.data_dir)
     store = Store(paths.results_dir(results_folder))
     store.tidy()
@@ -147,33 +142,6 @@ def run(
         raise click.exceptions.Exit(FAILED)
 
 
-@dataclass(frozen=True)
-class Asked:
-    """What a user says of a run, in a file and on the command line."""
-
-    profile: Profile
-    chosen: dict[str, Any]
-    """Settings."""
-    hyper: dict[str, Any]
-    seeds: tuple[int, ...] | None
-    """Which, counted from the setting `seed`; None where that is left to the command."""
-
-    def configs(self, algos: Sequence[str], data_dir: Path) -> list[RunConfig]:
-        """A configuration for each method and seed. Of several methods, each takes the
-        hyper-parameters that it has."""
-        from pfl_bench.execution import configure
-        from pfl_bench.plugins import check_taken, taken
-
-        if len(algos) > 1:
-            check_taken(algos, self.hyper)
-        found = []
-        for algo in algos:
-            hyper = taken(algo, self.hyper) if len(algos) > 1 else self.hyper
-            first = configure(self.profile, {**self.chosen, "algo": algo}, hyper, data_dir)
-            found += [replace(first, seed=first.seed + k) for k in self.seeds or (0,)]
-        return found
-
-
 def _methods(said: tuple[str, ...], asked: Asked, plugins: tuple[str, ...]) -> list[str]:
     """The algorithms to run: those named, else those of the plugins."""
     from pfl_bench.plugins import algorithm_named, algorithm_names, load_algorithm
@@ -191,41 +159,6 @@ def _methods(said: tuple[str, ...], asked: Asked, plugins: tuple[str, ...]) -> l
     return list(dict.fromkeys(map(algorithm_named, names)))
 
 
-def gather(
-    config_file: str | None,
-    flags: dict[str, str | None],
-    sets: tuple[str, ...],
-    data_dir: str | None,
-    profile: str | None,
-    seeds: str | None = None,
-) -> Asked:
-    """What the file and the flags say; flags win, and an empty key says nothing. A folder of real
-    data given by hand is meant to be used."""
-    from pfl_bench.base import read_yaml
-
-    content = {} if config_file is None else read_yaml(user_path(config_file))
-    extra = {key: content.pop(key) for key in _FILE_ONLY if key in content}
-    for key in content:
-        if setting_named(key) not in SETTINGS:
-            raise UserError(f"{config_file!r}: {unknown('key', key, [*SETTINGS, *_FILE_ONLY])}")
-    hyper = extra.get("set") or {}
-    if not isinstance(hyper, dict):
-        raise UserError(f"{config_file!r}: set must hold names and values, not {shown(hyper)}")
-    chosen = checked(content, repr(config_file))
-    chosen |= checked({k: v for k, v in flags.items() if v is not None}, "this run")
-    if data_dir is not None and not {"source", "partition"} & chosen.keys():
-        chosen["source"] = "real"
-    if profile is None:
-        profile = str(extra.get("profile") or "quick")
-    said = extra.get("seeds") if seeds is None else seeds
-    which = None if said is None else seeds_named(said)
-    if which is not None and not _is_number(said):
-        if "seed" in chosen:
-            raise UserError(f"seed {chosen['seed']} and a list of seeds exclude each other")
-        chosen["seed"] = 0
-    return Asked(load_profile(profile), chosen, {**hyper, **assignments(sets)}, which)
-
-
 def assignments(texts: tuple[str, ...], example: str = "--set mu=0.01") -> dict[str, str]:
     """The values of --set NAME=VALUE, or of the option that the example shows, by name."""
     return dict(_assignment(text, example) for text in texts)
@@ -237,24 +170,3 @@ def _assignment(text: str, example: str) -> tuple[str, str]:
         option = example.split()[0]
         raise UserError(f"{option} cannot be {shown(text)}; allowed: NAME=VALUE, as {example}")
     return name.strip(), value.strip()
-
-
-def seeds_named(value: Any) -> tuple[int, ...]:
-    """So many seeds from 0 on, or those of a list: 3, "0,1,2", [0, 1, 2]."""
-    items = value if isinstance(value, list) else str(value).split(",")
-    texts = [str(item).strip() for item in items]
-    if all(text.isdecimal() and len(text) <= LONGEST_SEED for text in texts):
-        numbers = [int(text) for text in texts]
-        if len(texts) == 1 and _is_number(value) and 1 <= numbers[0] <= MOST_SEEDS:
-            return tuple(range(numbers[0]))
-        if not _is_number(value) and len(set(numbers)) == len(numbers) <= MOST_SEEDS:
-            return tuple(numbers)
-    raise UserError(
-        f"seeds cannot be {shown(value)}; allowed: a whole number from 1 to {MOST_SEEDS}, or a "
-        "list of different ones as 0,1,2"
-    )
-
-
-def _is_number(value: Any) -> bool:
-    """Whether it says how many seeds rather than which."""
-    return not isinstance(value, list) and "," not in str(value)

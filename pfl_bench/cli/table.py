@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pfl_bench.api import COMPARING
 from pfl_bench.base import UserError, user_path
 from pfl_bench.cli.run import setting_options
 from pfl_bench.cli.shared import CLUSTER, commas, execution, running_options
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from pfl_bench.store import Store
 
 FAILED = 1
-COMPARING = ("validation", "new_clients", "adapt_epochs")
-"""The settings of a run that make a comparison fair, for every cell."""
 
 
 @click.command()
@@ -90,6 +89,7 @@ def table(
     Stored results are taken, missing ones run; interrupted, the same command continues.
     `pfl-bench table list` says how much of each table is stored.
     """
+    from pfl_bench.api import check_validated
     from pfl_bench.base import paths
     from pfl_bench.cli.run import assignments
     from pfl_bench.reporting import ReadStore
@@ -131,7 +131,7 @@ def table(
     spec, *others = (spec.scored(name) for name in scores)
     fingerprint = known_to(store) if render_only else None
     plan = plan_table(spec, chosen_profile, number, store, folder, fingerprint)
-    _check_validated(plan, (spec, *others))
+    check_validated(plan, (spec, *others))
     if curves:
         tablecurves.check(plan)
     if dry_run:
@@ -154,7 +154,7 @@ def table(
 
 def _number_of_seeds(text: str) -> int:
     """Cells run the seeds from 0 on, so that tables agree on which these are."""
-    from pfl_bench.cli.run import seeds_named
+    from pfl_bench.api import seeds_named
 
     which = seeds_named(text)
     if which != tuple(range(len(which))):
@@ -166,17 +166,6 @@ def _table(name: str, has_folder: bool) -> TableSpec:
     """The table; a folder of real data given by hand is meant to be used, as in `run`."""
     spec = load_table(name)
     return spec.on_real_data() if has_folder else spec
-
-
-def _check_validated(plan: TablePlan, specs: Sequence[TableSpec]) -> None:
-    """Refuse, before anything trains, to score by samples that no run holds back."""
-    configs = [config for cell in plan.cells.values() for config in cell.configs]
-    is_asked = any(spec.score == "validation" for spec in specs)
-    if is_asked and configs and not any(config.validation for config in configs):
-        raise UserError(
-            "--score validation needs runs that hold back training samples; add --validation 0.2, "
-            "or another share"
-        )
 
 
 def _refuse(options: dict[str, object]) -> None:

@@ -14,10 +14,12 @@ if TYPE_CHECKING:
         broken_plugins,
         check_plugin,
         check_taken,
+        is_registered,
         load_algorithm,
         load_plugin,
         method_facts,
         plugin_fingerprint,
+        register,
         taken,
     )
     from pfl_bench.plugins.testing import (

@@ -1,8 +1,10 @@
-"""Where algorithms come from: this package, installed packages, a file named on the command line.
+"""Where algorithms come from: this package, installed packages, a file named on the command line, a
+class that a Python session registers.
 
-An algorithm is known by the name of its module, its entry point or its file. A plugin that cannot
-be used is named with the reason when it is asked for, and does not take the others down. What an
-algorithm must hold once it runs is the business of `pfl_bench.plugins.conformance`.
+An algorithm is known by the name of its module, its entry point, its file or its class. A
+plugin that cannot be used is named with the reason when it is asked for, and does not take the
+others down. What an algorithm must hold once it runs is the business of
+`pfl_bench.plugins.conformance`.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from typing import Any
 from pfl_bench.base import UserError, meant, reason, unknown, user_path
 from pfl_bench.config import as_dict, at_default, knobs, resolve
 from pfl_bench.engine import Algorithm
+from pfl_bench.plugins.sources import class_fingerprint
 from pfl_bench.store import Metric
 
 ENTRY_POINTS = "pfl_bench.algorithms"
@@ -52,6 +55,7 @@ class _File:
 
 
 _files: dict[str, _File] = {}
+_registered: dict[str, type[Algorithm]] = {}
 
 
 def algorithm_names() -> list[str]:
@@ -102,6 +106,27 @@ def load_plugin(path: Path) -> str:
     return name
 
 
+def register(kind: type[Algorithm], name: str | None = None) -> str:
+    """Make a class of this session available, under its own name in small letters or the one given;
+    return that name. Registered again, it replaces the one before: a cell was edited."""
+    name = kind.__name__.lower() if name is None else name
+    others = (*_built_in(), *_installed(), *_from_files())
+    if (where := dict(others).get(name)) is not None:
+        raise UserError(
+            f"the name {name!r} is taken: it is {where.where}; rename the class or give another "
+            "name"
+        )
+    _load(name, Source("a class of this session", lambda: kind))
+    class_fingerprint(kind)  # what no configuration can record is told now
+    _registered[name] = kind
+    return name
+
+
+def is_registered(name: str) -> bool:
+    """Whether the algorithm is a class of this session, which other processes do not have."""
+    return algorithm_named(name) in _registered
+
+
 def method_facts(
     algo: str, model: str, chosen: Mapping[str, Any] = MappingProxyType({})
 ) -> dict[str, Any]:
@@ -138,11 +163,14 @@ def _hyper_names(algo: str) -> list[str]:
 
 
 def plugin_fingerprint(name: str) -> str | None:
-    """16 hexadecimal digits over the file that a plugin lies in; None for a built-in algorithm.
+    """16 hexadecimal digits over the file that a plugin lies in, or over the source of a class that
+    was registered; None for a built-in algorithm.
 
     An edited plugin is another method: its earlier results must not be taken for its own.
     """
     kind = load_algorithm(name)
+    if name in _registered:
+        return class_fingerprint(kind)
     if kind.__module__.startswith("pfl_bench.algorithms."):
         return None
     if name in _files:
@@ -178,7 +206,7 @@ def broken_plugins() -> dict[str, str]:
 def _sources() -> dict[str, list[Source]]:
     """Everything on offer by name. Nothing is imported yet."""
     sources: dict[str, list[Source]] = {}
-    for name, source in (*_built_in(), *_installed(), *_from_files()):
+    for name, source in (*_built_in(), *_installed(), *_from_files(), *_from_session()):
         sources.setdefault(name, []).append(source)
     return sources
 
@@ -208,6 +236,11 @@ def _entry_points(path: tuple[str, ...]) -> tuple[importlib.metadata.EntryPoint,
 def _from_files() -> Iterator[tuple[str, Source]]:
     for name, file in _files.items():
         yield name, Source(f"the file {str(file.path)!r}", partial(_already_loaded, file.kind))
+
+
+def _from_session() -> Iterator[tuple[str, Source]]:
+    for name, kind in _registered.items():
+        yield name, Source("a class of this session", partial(_already_loaded, kind))
 
 
 def _already_loaded(kind: type[Algorithm]) -> type[Algorithm]:

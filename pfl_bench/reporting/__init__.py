@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pfl_bench.reporting.published import published_accuracy
     from pfl_bench.reporting.read_store import ReadStore
     from pfl_bench.reporting.rivals import Duel, duels, stored_methods
+    from pfl_bench.reporting.rows import round_row, run_row
     from pfl_bench.reporting.verdict import advice, reference
 
 __getattr__, __dir__, __all__ = face(__name__, __file__)

@@ -12,8 +12,9 @@ from typing import Any
 
 import click
 
+from pfl_bench.api import gather
 from pfl_bench.base import UserError, paths
-from pfl_bench.cli.run import gather
+from pfl_bench.cli.run import assignments
 from pfl_bench.cli.shared import commas
 from pfl_bench.cli.shared.running import execution
 from pfl_bench.cli.views import watch_runs
@@ -102,7 +103,7 @@ def read(
     if quiet:
         logging.getLogger("pfl_bench").setLevel(logging.WARNING)
     options = execution(plugins=plugins, data_dir=data_dir, workers=workers, device=device)
-    asked = gather(config_file, flags, sets, data_dir, profile, seeds)
+    asked = gather(config_file, flags, assignments(sets), data_dir, profile, seeds)
     which = asked.seeds or tuple(range(asked.profile.seeds if are_averaged else 1))
     options = replace(options, partition=asked.chosen.get("partition"))
     store = Store(paths.results_dir(results_folder))

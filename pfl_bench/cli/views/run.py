@@ -19,20 +19,15 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
+from pfl_bench.api import Course, duration, title
 from pfl_bench.base import standard_error
 from pfl_bench.config import RunConfig
-from pfl_bench.data import problem
 from pfl_bench.execution import Began, Computed, Note, Observer, Round
 from pfl_bench.reporting import advice, metric, reference, scored, sparkline
-from pfl_bench.store import RoundRecord, StoredRun, best_round
+from pfl_bench.store import StoredRun
 
 LINE_SECONDS = 5.0
 """In a pipe a line at most this often, and always for the first and the last round."""
-
-
-def title(config: RunConfig) -> str:
-    """The run in a line: what is trained on what."""
-    return f"{config.algo} on {problem(config)}, seed {config.seed}"
 
 
 @contextlib.contextmanager
@@ -66,33 +61,16 @@ class Display(Observer):
         self.seconds[event.config.request] = event.seconds
 
 
-class _Course:
-    """How far one run is: its best accuracy and its pace."""
-
-    def __init__(self, began: Began):
-        self._config, earlier = began.config, began.earlier
-        self._best = best_round(earlier)
-        self._first, self._began = len(earlier), time.monotonic()
-
-    def status(self, record: RoundRecord) -> str:
-        self._best = best_round([*filter(None, [self._best]), record])
-        now = "not scored" if record.accuracy is None else f"{record.accuracy:.2%}"
-        best = "" if self._best is None else f", best {self._best.accuracy:.2%}"
-        per_round = (time.monotonic() - self._began) / max(1, record.round - self._first)
-        left = duration(per_round * (self._config.rounds - record.round))
-        return f"accuracy {now}{best}, {left} left"
-
-
 class _Lines(Display):
     """A line now and then."""
 
     def __init__(self, configs: Sequence[RunConfig]):
         super().__init__(configs)
-        self._courses: dict[str, _Course] = {}
+        self._courses: dict[str, Course] = {}
         self._last: dict[str, float] = {}
 
     def on_began(self, event: Began) -> None:
-        self._courses[event.config.request] = _Course(event)
+        self._courses[event.config.request] = Course(event)
         click.echo(title(event.config), err=True)
         if event.earlier:
             click.echo(f"continues after round {len(event.earlier)}", err=True)
@@ -113,7 +91,7 @@ class _Live(Display):
     def __init__(self, configs: Sequence[RunConfig], progress: Progress):
         super().__init__(configs)
         self._progress = progress
-        self._courses: dict[str, _Course] = {}
+        self._courses: dict[str, Course] = {}
         self._bars: dict[str, TaskID] = {}
 
     def on_note(self, event: Note) -> None:
@@ -123,7 +101,7 @@ class _Live(Display):
 
     def on_began(self, event: Began) -> None:
         key, done = event.config.request, len(event.earlier)
-        self._courses[key] = _Course(event)
+        self._courses[key] = Course(event)
         if key in self._bars:  # begun once more, after a failure or for its trained model
             self._progress.reset(self._bars[key], completed=done)
             return
@@ -247,15 +225,6 @@ def outcome(ended: Sequence[tuple[RunConfig, StoredRun]]) -> str:
         for config, run in ended
     ]
     return json.dumps(rows, indent=2)
-
-
-def duration(seconds: float) -> str:
-    seconds = round(seconds)
-    if seconds < 60:
-        return f"{seconds} s"
-    if seconds < 3600:
-        return f"{seconds // 60} min {seconds % 60:02d} s"
-    return f"{seconds // 3600} h {seconds % 3600 // 60:02d} min"
 
 
 def _size(count: float) -> str:

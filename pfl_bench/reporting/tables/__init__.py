@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     )
     from pfl_bench.reporting.tables.caption import remarks, small_models, still_rising
     from pfl_bench.reporting.tables.content import Content, Entry, lay_out, signed
-    from pfl_bench.reporting.tables.files import write_all
+    from pfl_bench.reporting.tables.files import to_frame, write_all
+    from pfl_bench.reporting.tables.latex import to_latex
+    from pfl_bench.reporting.tables.markdown import to_markdown
     from pfl_bench.reporting.tables.plan import (
         CellPlan,
         Place,

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pfl_bench.base import UserError, write_atomically
 from pfl_bench.reporting.tables import markup
 from pfl_bench.reporting.tables.content import Content, Entry
 from pfl_bench.reporting.tables.latex import to_latex
 from pfl_bench.reporting.tables.markdown import to_markdown
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def write_all(content: Content, folder: Path) -> list[Path]:
@@ -32,13 +35,17 @@ def write_all(content: Content, folder: Path) -> list[Path]:
 
 def to_csv(content: Content) -> str:
     """One line per cell, figures unrounded."""
+    return markup.csv(to_frame(content))
+
+
+def to_frame(content: Content) -> pd.DataFrame:
+    """One row per cell, figures unrounded."""
     import pandas as pd
 
-    lines = [_csv_line(content, place, entry) for place, entry in content.entries.items()]
-    return markup.csv(pd.DataFrame(lines))
+    return pd.DataFrame([_row(content, place, entry) for place, entry in content.entries.items()])
 
 
-def _csv_line(content: Content, place: tuple[str, str], entry: Entry) -> dict[str, Any]:
+def _row(content: Content, place: tuple[str, str], entry: Entry) -> dict[str, Any]:
     plan = content.plan
     cell = plan.cells[place]
     config = cell.configs[0] if cell.configs else None

@@ -1,0 +1,16 @@
+"""pfl-bench from Python: runs, tables, the store. `import pfl_bench` shows the names that are meant
+for users; the command line is made of all.
+"""
+
+from typing import TYPE_CHECKING
+
+from pfl_bench.base.face import face
+
+if TYPE_CHECKING:
+    from pfl_bench.api.asking import COMPARING, Asked, gather, seeds_named
+    from pfl_bench.api.progress import Course, Lines, duration, title
+    from pfl_bench.api.results import Result, Store
+    from pfl_bench.api.runs import run
+    from pfl_bench.api.tables import Table, check_validated, table
+
+__getattr__, __dir__, __all__ = face(__name__, __file__)
