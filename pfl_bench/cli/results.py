@@ -211,16 +211,16 @@ def _nothing(root: Path, filtered: bool) -> str:
 
 def _overview(run: StoredRun) -> dict[str, Any]:
     """What `list` tells of a run."""
-    summary = run.summary or {}
+    end = run.end
     return {
         "key": run.key,
         "path": str(run.path),
         **{name: run.config.get(name) for name in _IDENTITY},
-        "rounds": summary["rounds"] if run.summary else len(run.records()),
-        "best_accuracy": (summary.get("best") or {}).get("accuracy"),
+        "rounds": end.rounds if run.summary else len(run.records()),
+        "best_accuracy": end.best.accuracy if end.best else None,
         "status": run.status,
-        "reason": summary.get("reason"),
-        "finished": summary.get("provenance", {}).get("finished"),
+        "reason": end.reason,
+        "finished": end.finished,
         "problem": run.damage,
     }
 

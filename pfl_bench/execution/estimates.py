@@ -64,8 +64,7 @@ class Pace:
                 self._begun = {**self._begun, run.key: len(records)}
                 self._add(config, len(records), sum(r.total_seconds for r in records))
             elif run.is_final:
-                summary = run.summary or {}
-                self._add(config, summary["rounds"], summary["total_seconds"])
+                self._add(config, run.end.rounds, run.end.total_seconds)
 
     def left(self, config: RunConfig) -> float | None:
         """Seconds that a run, perhaps begun, still takes; None if nothing like it was measured."""

@@ -49,7 +49,7 @@ def execute(
 
 def serves(stored: StoredRun, options: Execution) -> bool:
     """Whether a stored result answers what is asked. What was skipped has no times."""
-    is_timed = stored.status == "skipped" or bool((stored.summary or {}).get("timed"))
+    is_timed = stored.status == "skipped" or stored.end.timed
     return not options.fresh and (is_timed or not options.timed)
 
 

@@ -33,8 +33,8 @@ def trained_simulator(
     observer = observer or Observer()
     run = execute(config, store, replace(options, keep_state=True), observer)
     if run.status != "finished":
-        reason = (run.summary or {}).get("reason")
-        raise UserError(f"the run {run.path.name} has no trained model: {run.status} ({reason})")
+        ended = f"{run.status} ({run.end.reason})"
+        raise UserError(f"the run {run.path.name} has no trained model: {ended}")
     state = run.state() or _replayed(config, store, options, observer)
     simulator, _ = prepare(config, options)
     try:

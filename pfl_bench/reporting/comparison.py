@@ -152,7 +152,7 @@ def _side(run: StoredRun) -> Side:
         raise UserError(f"the run {run.path.name} is damaged: {run.damage}")
     records = run.records()
     if all(record.accuracy is None for record in records):
-        reason = (run.summary or {}).get("reason")
+        reason = run.end.reason
         because = f" ({run.status}: {reason})" if reason else f" ({run.status})"
         raise UserError(f"the run {run.path.name} has no scored round to compare{because}")
     return Side(run, records, {**(run.summary or {}), **summarise(records)})

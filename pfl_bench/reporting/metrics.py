@@ -28,8 +28,8 @@ def _score(which: str, name: str = "accuracy") -> Callable[[StoredRun], float | 
     """Of the best or the last round, in percent."""
 
     def read(run: StoredRun) -> float | None:
-        score = (run.summary or {}).get(which)
-        return None if score is None else 100 * score[name]
+        score = {"best": run.end.best, "last": run.end.last}[which]
+        return None if score is None else 100 * getattr(score, name)
 
     return read
 
@@ -66,7 +66,7 @@ def _new_mean(run: StoredRun) -> float | None:
 def _worse_off(run: StoredRun, other: StoredRun) -> float | None:
     """The percentage of clients, those without test samples aside, that have fewer right answers in
     the run's best round than in the other's; None where the two do not have the same clients."""
-    prints = [(each.summary or {}).get("partition_fingerprint") for each in (run, other)]
+    prints = [each.end.partition_fingerprint for each in (run, other)]
     rival = best_record(other)
     if prints[0] != prints[1] or rival is None:
         return None
@@ -113,14 +113,12 @@ def _similarity(name: str, title: str, unit: str, how: str) -> Metric:
 
 def attack_figures(run: StoredRun, name: str) -> list[float]:
     """One of the values that an attack stores of every attacked image."""
-    victims = (run.summary or {}).get("attack", {}).get("victims", [])
-    return [value for victim in victims for value in victim[name]]
+    return [value for victim in run.end.victims for value in victim[name]]
 
 
 def mismatches(run: StoredRun) -> list[float]:
     """What each attack left of the distance between the gradients, relative to the one seen."""
-    victims = (run.summary or {}).get("attack", {}).get("victims", [])
-    return [victim["mismatch"] for victim in victims]
+    return [victim["mismatch"] for victim in run.end.victims]
 
 
 def _cost(of: Callable[[list[RoundRecord]], float | None]) -> Callable[[StoredRun], float | None]:
@@ -136,7 +134,7 @@ def _traffic(name: str, unit: float = 1.0) -> Callable[[StoredRun], float | None
 
 
 def _peak(run: StoredRun) -> float | None:
-    peak = (run.summary or {}).get("provenance", {}).get("peak_memory")
+    peak = run.end.peak_memory
     return None if peak is None else peak / GIGA
 
 

@@ -56,7 +56,7 @@ def stored_methods(runs: Iterable[StoredRun]) -> list[str]:
 
 def duels(runs: Iterable[StoredRun], a: str, b: str) -> list[Duel]:
     """Every problem on which both methods, named in any spelling, have finished a common seed."""
-    finished = [run for run in runs if run.status == "finished" and (run.summary or {}).get("best")]
+    finished = [run for run in runs if run.status == "finished" and run.end.best]
     names = stored_methods(finished)
     a, b = meant(a, names), meant(b, names)
     if a == b:
@@ -67,8 +67,10 @@ def duels(runs: Iterable[StoredRun], a: str, b: str) -> list[Duel]:
         if run.config.get("algo") in (a, b):
             problem, method = _parts(run.config)
             labels.setdefault(problem, _label(run.config))
-            best = (run.summary or {})["best"]["accuracy"]
-            scores[problem, str(run.config["algo"]), method][int(run.config["seed"])] = 100 * best
+            best = run.end.best
+            assert best is not None
+            place = (problem, str(run.config["algo"]), method)
+            scores[place][int(run.config["seed"])] = 100 * best.accuracy
     found = (_of_problem(scores, problem, label, a, b) for problem, label in labels.items())
     return sorted(itertools.chain(*found), key=lambda duel: (duel.problem, duel.variant))
 

@@ -36,7 +36,7 @@ class Reference:
 
 def reference(run: StoredRun) -> Reference | None:
     """None of a run that was stored before this was kept."""
-    kept: Any = (run.summary or {}).get("reference")
+    kept: Any = run.end.reference
     if not _is_sound(kept):
         return None
     correct, tested = kept["majority_correct"], kept["tested"]
@@ -58,8 +58,7 @@ def _is_sound(kept: Any) -> bool:
 
 def is_rising(run: StoredRun) -> bool:
     """Whether more rounds would change the run's score."""
-    told = (run.summary or {}).get("still_rising")
-    if isinstance(told, bool):
+    if (told := run.end.still_rising) is not None:
         return told
     records = run.records()
     return curve.still_rising([r.judged for r in records if r.judged is not None])
@@ -89,12 +88,12 @@ def _risen_loss(run: StoredRun) -> tuple[float, float] | None:
 
 def advice(run: StoredRun) -> list[str]:
     """What to know and try, a sentence each; nothing of a run that is flat and learnt something."""
-    last = (run.summary or {}).get("last")
-    if run.status != "finished" or not last:
+    last = run.end.last
+    if run.status != "finished" or last is None:
         return []
-    said, rounds = [], int((run.summary or {}).get("rounds") or 0)
+    said, rounds = [], run.end.rounds
     known = reference(run)
-    if known is not None and 100 * last["accuracy"] <= known.most_frequent:
+    if known is not None and 100 * last.accuracy <= known.most_frequent:
         said.append(
             "it ends no better than always answering a client's most frequent class; try more "
             "rounds (--rounds) or another learning rate (--lr)"

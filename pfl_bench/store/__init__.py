@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     )
     from pfl_bench.store.store import Store
     from pfl_bench.store.stored_run import StoredRun, read_run, remarks
+    from pfl_bench.store.summary import Score, Summary
     from pfl_bench.store.writer import Configuration, RunWriter
 
 __getattr__, __dir__, __all__ = face(__name__, __file__)

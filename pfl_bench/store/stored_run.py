@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -32,6 +33,7 @@ from pfl_bench.store.records import (
     seal,
     summarise,
 )
+from pfl_bench.store.summary import Summary
 
 FINAL = ("finished", "diverged", "skipped")
 
@@ -61,7 +63,12 @@ class StoredRun:
     @property
     def remark(self) -> str:
         """What must be said of its data wherever its figures appear; often nothing."""
-        return (self.summary or {}).get("data", "")
+        return self.end.data
+
+    @cached_property
+    def end(self) -> Summary:
+        """What its summary says, typed; of a run that has none, nothing."""
+        return Summary.of(self.summary)
 
     def records(self) -> list[RoundRecord]:
         """The rounds recorded so far, up to the first damaged one; none of what cannot be read at

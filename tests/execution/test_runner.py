@@ -538,6 +538,7 @@ def test_auto_takes_an_accelerator_where_there_is_one(
     monkeypatch: pytest.MonkeyPatch, present: bool, chosen: str
 ) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: present)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
     monkeypatch.setattr("torch.backends.mps.is_available", lambda: False)
     assert choose_device("auto") == chosen
 

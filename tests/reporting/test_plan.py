@@ -78,7 +78,10 @@ def _cell(runs: list[StoredRun | None], impossible: str | None = None) -> CellPl
 
 
 def _run(status: str = "finished", accuracy: float = 0.5, reason: str | None = None) -> StoredRun:
-    summary: Mapping[str, Any] = {"best": {"accuracy": accuracy}, "reason": reason}
+    summary: Mapping[str, Any] = {
+        "best": {"round": 1, "accuracy": accuracy},
+        "reason": reason,
+    }
     return StoredRun(Path("x-0123456789abcdef"), {}, dict(summary), status)
 
 

@@ -8,7 +8,7 @@ import pytest
 from toy import toy_config
 
 from pfl_bench.reporting.read_store import ReadStore
-from pfl_bench.store import store as store_module
+from pfl_bench.store import index
 from pfl_bench.store.records import RoundRecord
 from pfl_bench.store.store import Store
 
@@ -26,9 +26,9 @@ def test_every_run_is_read_once_however_often_it_is_asked_for(
     for seed in (0, 1):
         _keep(Store(tmp_path), seed)
     read: list[Path] = []
-    really_read = store_module.read_run
+    really_read = index.read_run
     monkeypatch.setattr(
-        store_module, "read_run", lambda folder: read.append(folder) or really_read(folder)
+        index, "read_run", lambda folder: read.append(folder) or really_read(folder)
     )
     store = ReadStore(tmp_path)
     assert not read, "nothing is read before anything is asked"

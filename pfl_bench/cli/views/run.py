@@ -164,35 +164,35 @@ def _mean(scores: Sequence[float]) -> str:
 
 
 def _report_one(run: StoredRun) -> None:
-    summary = run.summary or {}
+    end = run.end
     if run.remark:
         click.echo(f"  data            {run.remark}")
     if run.status == "skipped":
-        click.echo(f"  skipped: {summary['reason']}")
+        click.echo(f"  skipped: {end.reason}")
     if run.status == "diverged":
-        click.echo(f"Warning: the run diverged, {summary['reason']}", err=True)
-        click.echo(f"  diverged after round {summary['rounds']}")
-    for name in ("best", "last"):
-        if score := summary.get(name):
+        click.echo(f"Warning: the run diverged, {end.reason}", err=True)
+        click.echo(f"  diverged after round {end.rounds}")
+    for name, score in (("best", end.best), ("last", end.last)):
+        if score is not None:
             click.echo(
-                f"  {name} accuracy   {score['accuracy']:.2%} (round {score['round']}); clients: "
-                f"{score['mean_over_clients']:.2%} ± {score['std_over_clients']:.2%}, "
-                f"worst decile {score['worst_decile']:.2%}"
+                f"  {name} accuracy   {score.accuracy:.2%} (round {score.round}); clients: "
+                f"{score.mean_over_clients:.2%} ± {score.std_over_clients:.2%}, "
+                f"worst decile {score.worst_decile:.2%}"
             )
     for name, kind in (("validation", "validation_accuracy"), ("new clients", "new_accuracy")):
         if (value := metric(kind).read(run)) is not None:
             click.echo(f"  {name:<15} {value:.2f} % in the best round")
     if len(curve := scored(run.records())) > 1:
         click.echo(f"  curve           {sparkline(curve)}")
-    if (known := reference(run)) is not None and summary.get("best"):
+    if (known := reference(run)) is not None and end.best:
         click.echo(f"  reference       {known}")
     for sentence in advice(run):
         click.echo(f"  note            {sentence}")
-    if summary.get("seconds_per_round") is not None:
-        up, down = summary["bytes_up_per_client"], summary["bytes_down_per_client"]
+    if end.seconds_per_round is not None:
+        up, down = end.bytes_up_per_client or 0.0, end.bytes_down_per_client or 0.0
         click.echo(
-            f"  time            {duration(summary['total_seconds'])} in all, "
-            f"{summary['seconds_per_round']:.2f} s per round"
+            f"  time            {duration(end.total_seconds)} in all, "
+            f"{end.seconds_per_round:.2f} s per round"
         )
         click.echo(f"  communication   {_size(up)} up, {_size(down)} down per client and round")
     click.echo(f"  result          {run.path}")
@@ -209,8 +209,7 @@ def time_profile(seconds: Mapping[str, float] | None) -> str:
 
 
 def _best(run: StoredRun) -> float | None:
-    best = (run.summary or {}).get("best")
-    return best["accuracy"] if best else None
+    return run.end.best.accuracy if run.end.best else None
 
 
 def outcome(ended: Sequence[tuple[RunConfig, StoredRun]]) -> str:

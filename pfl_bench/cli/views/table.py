@@ -246,11 +246,9 @@ class _Live(_Following):
 
 
 def _ending(stored: StoredRun) -> str:
-    summary = stored.summary or {}
     if stored.status != "finished":
-        return f"{stored.status}, {summary.get('reason')}"
-    best = summary.get("best")
-    taken = duration(summary.get("total_seconds") or 0.0)
-    trained = f"{best['accuracy']:.2%} in {taken}" if best else f"finished in {taken}"
+        return f"{stored.status}, {stored.end.reason}"
+    best, taken = stored.end.best, duration(stored.end.total_seconds)
+    trained = f"{best.accuracy:.2%} in {taken}" if best else f"finished in {taken}"
     psnr = metric("psnr").of(stored)
     return trained if psnr is None else f"{trained}, attacked: {psnr:.2f} dB"

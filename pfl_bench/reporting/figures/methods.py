@@ -32,10 +32,9 @@ class Trial:
     @classmethod
     def of(cls, run: StoredRun, known: Mapping[str, str] = MappingProxyType({})) -> Trial:
         """`known` has what other runs say of data, by fingerprint."""
-        summary, config = run.summary or {}, RunConfig.from_dict(run.config)
+        config = RunConfig.from_dict(run.config)
         remark = remarks([run], known).get(config.data_fingerprint, "")
-        is_timed = bool(summary.get("timed"))
-        return cls(config, run.status, summary.get("reason"), run.records(), is_timed, remark)
+        return cls(config, run.status, run.end.reason, run.records(), run.end.timed, remark)
 
     @property
     def scored(self) -> list[RoundRecord]:

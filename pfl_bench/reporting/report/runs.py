@@ -21,7 +21,17 @@ from pfl_bench.base import UserError
 from pfl_bench.config import BOOKKEEPING, RunConfig, as_dict, requirements, resolve, run_command
 from pfl_bench.plugins import load_algorithm
 from pfl_bench.reporting.verdict import advice, is_rising, reference
-from pfl_bench.store import RoundRecord, StoredRun, flat, from_json, remarks, summarise, to_json
+from pfl_bench.store import (
+    RoundRecord,
+    Score,
+    StoredRun,
+    Summary,
+    flat,
+    from_json,
+    remarks,
+    summarise,
+    to_json,
+)
 
 MEGA = 1e6
 CURVE_POINTS = 400
@@ -88,14 +98,13 @@ def checked_config(run: StoredRun) -> RunConfig:
 
 def _told(run: StoredRun, config: RunConfig) -> dict[str, Any]:
     records = run.records()
-    summary = run.summary or summarise(records)
-    origin = summary.get("provenance", {})
-    best = summary["best"]
+    end = Summary.of(run.summary or summarise(records))
+    origin = end.provenance
     told = {
         "key": run.key,
         "folder": run.path.name,
         "status": run.status,
-        "reason": summary.get("reason"),
+        "reason": end.reason,
         "method": method_title(config.algo),
         "dataset": data.title(config.dataset, config.source),
         "setting": config.setting_label,
@@ -103,30 +112,29 @@ def _told(run: StoredRun, config: RunConfig) -> dict[str, Any]:
         "clients": int(config.clients),
         "seed": int(config.seed),
         "rounds": len(records),
-        "best": _score(best),
-        "last": _score(summary["last"]),
-        "seconds": _figure(summary["total_seconds"]) if records else None,
-        "secondsPerRound": _figure(summary["seconds_per_round"]),
-        "bytesUp": _figure(summary["bytes_up_per_client"]),
-        "bytesDown": _figure(summary["bytes_down_per_client"]),
-        "memory": _figure(origin.get("peak_memory")) if records else None,
-        "finished": str(origin.get("finished") or ""),
+        "best": _score(end.best),
+        "last": _score(end.last),
+        "seconds": _figure(end.total_seconds) if records else None,
+        "secondsPerRound": _figure(end.seconds_per_round),
+        "bytesUp": _figure(end.bytes_up_per_client),
+        "bytesDown": _figure(end.bytes_down_per_client),
+        "memory": _figure(end.peak_memory) if records else None,
+        "finished": end.finished or "",
         "config": _texts(run.config),
-        "provenance": _texts({**origin, **_circumstances(summary)}),
+        "provenance": _texts({**origin, **_circumstances(run.summary or {})}),
         "rising": run.status == "finished" and is_rising(run),
         "reference": str(known) if (known := reference(run)) else "",
         "advice": advice(run),
         "command": run_command(config),
         "needs": requirements(config),
         "curve": _curve(records),
-        "perClient": _per_client(records, best["round"]) if best else None,
+        "perClient": _per_client(records, end.best.round) if end.best else None,
     }
     return from_json(to_json(told))  # proves that it is JSON, while the run can still be refused
 
 
-def _score(score: Mapping[str, Any] | None) -> dict[str, float | None] | None:
-    names = ("round", "accuracy", "mean_over_clients", "std_over_clients", "worst_decile")
-    return None if score is None else {name: _figure(score[name]) for name in names}
+def _score(score: Score | None) -> dict[str, float | None] | None:
+    return None if score is None else {name: _figure(v) for name, v in asdict(score).items()}
 
 
 def _circumstances(summary: Mapping[str, Any]) -> dict[str, Any]:

@@ -287,8 +287,8 @@ def _floor(plan: TablePlan) -> str:
     )
 
 
-def _origin(run: StoredRun) -> dict[str, Any]:
-    return (run.summary or {}).get("provenance", {})
+def _origin(run: StoredRun) -> Mapping[str, Any]:
+    return run.end.provenance
 
 
 def _versions(run: StoredRun) -> str:

@@ -271,7 +271,7 @@ def _stored(config: RunConfig, store: Store, spec: TableSpec) -> StoredRun | Non
     run = store.find(config)
     if run is None or run.status == "skipped":
         return run
-    return run if spec.metric != "overhead" or (run.summary or {}).get("timed") else None
+    return run if spec.metric != "overhead" or run.end.timed else None
 
 
 def _shown(run: StoredRun | None, cell: Cell) -> StoredRun | None:

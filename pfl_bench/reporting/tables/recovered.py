@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +37,7 @@ def save(plan: TablePlan, stem: Path) -> list[Path]:
 
 def _first(cell: CellPlan) -> StoredRun | None:
     """The first seed of a cell that was attacked."""
-    attacked = (run for run in cell.runs if run is not None and (run.summary or {}).get("attack"))
+    attacked = (run for run in cell.runs if run is not None and run.end.attack)
     return next(attacked, None)
 
 
@@ -85,12 +85,12 @@ def _panel(axes: Axes, image: np.ndarray, below: str) -> None:
 
 def _images(run: StoredRun) -> Iterator[tuple[np.ndarray, np.ndarray, float]]:
     """Each attacked image, what was recovered of it, and the PSNR between the two."""
-    for victim in (run.summary or {})["attack"]["victims"]:
+    for victim in run.end.victims:
         original, recovered = (_unpacked(victim, name) for name in ("original", "recovered"))
         yield from zip(original, recovered, victim["psnr"], strict=True)
 
 
-def _unpacked(victim: dict[str, Any], name: str) -> np.ndarray:
+def _unpacked(victim: Mapping[str, Any], name: str) -> np.ndarray:
     """Images as height × width × channels of bytes."""
     import numpy as np
 
