@@ -11,7 +11,15 @@ from pfl_bench.engine import Client, Message, PersonalModelBeside, Start
 
 @dataclass(frozen=True)
 class Hyper:
-    alpha: float = knob(0.5, "α of the first round", source="pfl-bench", low=0, high=1)
+    alpha: float = knob(
+        0.5,
+        "α of the first round",
+        source="pfl-bench",
+        low=0,
+        high=1,
+        search=(0.1, 0.9, "linear"),
+        searched="pfl-bench: nearly all that is possible",
+    )
 
 
 class APFL(PersonalModelBeside):

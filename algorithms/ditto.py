@@ -12,7 +12,12 @@ from pfl_bench.engine import Client, Message, PersonalModelBeside
 @dataclass(frozen=True)
 class Hyper:
     mu: float = knob(
-        1.0, "weight μ of the tie to the global model (0 is Local)", source="Ditto", off=0.0, low=0
+        1.0,
+        "weight μ of the tie to the global model (0 is Local)",
+        source="Ditto",
+        off=0.0,
+        low=0,
+        search=(0.05, 10, "log"),
     )
     personal_epochs: int = knob(
         1,

@@ -24,6 +24,7 @@ class Hyper:
         source="pfl-bench, see its page",
         off=0.0,
         low=0,
+        search=(0.001, 0.1, "log"),
     )
     beta1: float = knob(0.9, "memory β₁ of the mean change", source="FedAdam", low=0, high=1)
     beta2: float = knob(0.99, "memory β₂ of its square", source="FedAdam", low=0, high=1)

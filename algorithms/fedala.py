@@ -27,7 +27,12 @@ MOST_EPOCHS = 50
 @dataclass(frozen=True)
 class Hyper:
     weight_lr: float = knob(
-        1.0, "learning rate η_W of the weights (0 is FedAvg)", source="FedALA", off=0.0, low=0
+        1.0,
+        "learning rate η_W of the weights (0 is FedAvg)",
+        source="FedALA",
+        off=0.0,
+        low=0,
+        search=(0.1, 10, "log"),
     )
     share: float = knob(
         0.8, "share s of the training data that W learns on", source="FedALA", low=0.01, high=1

@@ -32,7 +32,14 @@ the cache."""
 
 @dataclass(frozen=True)
 class Hyper:
-    sigma: float = knob(1.0, "width σ of the attention", source="in circulation", low=1e-9)
+    sigma: float = knob(
+        1.0,
+        "width σ of the attention",
+        source="in circulation",
+        low=1e-9,
+        search=(0.01, 100, "log"),
+        searched="pfl-bench: two decades around what is in circulation",
+    )
     alpha: float = knob(
         1.0,
         "step α_k as a share of σ/(N−1), the largest under which every ξ_ii lies in [0, 1] "
@@ -41,6 +48,7 @@ class Hyper:
         off=0.0,
         low=0,
         high=1,
+        search=(0.1, 1, "log"),
     )
     lam: float = knob(
         1.0,
@@ -49,6 +57,8 @@ class Hyper:
         name="lambda",
         off=0.0,
         low=0,
+        search=(0.0001, 10, "log"),
+        searched="pfl-bench: holds the values in circulation, 0.0001 and 1",
     )
 
 

@@ -44,6 +44,8 @@ class Hyper:
         by_model={"resnet18": 1.0, "resnet_small": 1.0, "fasttext": 1.0},
         off=0.0,
         low=0,
+        search=(0.1, 10, "log"),
+        searched="FedCP's grid without its 0: 0.1, 1, 5, 10",
     )
     cs: bool = knob(True, "client-specific vector v in the CPN's input", source=PAPER, off=False)
     ss: bool = knob(True, "sample-specific vector h in the CPN's input", source=PAPER, off=False)

@@ -33,7 +33,13 @@ from pfl_bench.models import Model
 @dataclass(frozen=True)
 class Hyper:
     kappa: float = knob(
-        50.0, "weight κ of the tie to the consensus", source="authors' code", off=0.0, low=0
+        50.0,
+        "weight κ of the tie to the consensus",
+        source="authors' code",
+        off=0.0,
+        low=0,
+        search=(0.5, 500, "log"),
+        searched="pfl-bench: between one and two decades around the default",
     )
     momentum: float = knob(
         1.0,

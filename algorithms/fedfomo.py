@@ -37,6 +37,8 @@ class Hyper:
         source="FedFomo",
         low=0.01,
         high=0.9,
+        search=(0.1, 0.4, "linear"),
+        searched="pfl-bench: half to twice the default",
     )
 
 

@@ -26,6 +26,8 @@ class Hyper:
         off=0.0,
         low=0,
         high=1,
+        search=(0.1, 0.99, "linear"),
+        searched="pfl-bench: nearly all that is possible",
     )
     lam: float = knob(
         0.01,
@@ -35,6 +37,7 @@ class Hyper:
         off=1.0,
         low=0,
         high=1,
+        search=(0.001, 0.5, "log"),
     )
 
 

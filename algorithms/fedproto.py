@@ -27,6 +27,7 @@ class Hyper:
         name="lambda",
         off=0.0,
         low=0,
+        search=(0.1, 10, "log"),
     )
     predict: str = knob(
         "prototype",

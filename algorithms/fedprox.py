@@ -17,6 +17,8 @@ class Hyper:
         source="this benchmark",
         off=0.0,
         low=0,
+        search=(0.001, 1, "log"),
+        searched="FedProx's grid: 0.001, 0.01, 0.1, 1",
     )
 
 

@@ -29,6 +29,8 @@ class Hyper:
         by_model={"resnet18": 0.0001, "fasttext": 0.0001},
         off=0.0,
         low=0,
+        search=(0.0001, 0.1, "log"),
+        searched="pfl-bench: holds the defaults of all models, and a decade above",
     )
     mu: float = knob(
         0.1,

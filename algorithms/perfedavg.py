@@ -23,6 +23,8 @@ class Hyper:
         source="this benchmark: α = β = η",
         off=0.0,
         low=0,
+        search=(0.002, 0.5, "log"),
+        searched="pfl-bench: that of the learning rate",
     )
     beta: float | None = knob(
         None,

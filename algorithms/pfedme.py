@@ -25,10 +25,17 @@ class Hyper:
         name="lambda",
         off=0.0,
         low=0,
+        search=(1, 50, "log"),
     )
     steps: int = knob(5, "inner steps K per batch", source="pFedMe", name="K", low=1)
     personal_lr: float = knob(
-        0.01, "learning rate of θ (0 never trains)", source="this benchmark", off=0.0, low=0
+        0.01,
+        "learning rate of θ (0 never trains)",
+        source="this benchmark",
+        off=0.0,
+        low=0,
+        search=(0.002, 0.5, "log"),
+        searched="pfl-bench: that of the learning rate",
     )
     beta: float = knob(
         1.0, "server's step β towards the average (0 freezes it)", source="pFedMe", off=0.0, low=0

@@ -27,7 +27,12 @@ from pfl_bench.engine import (
 @dataclass(frozen=True)
 class Hyper:
     server_lr: float = knob(
-        1.0, "server's step η_g (0 freezes the model)", source="SCAFFOLD", off=0.0, low=0
+        1.0,
+        "server's step η_g (0 freezes the model)",
+        source="SCAFFOLD",
+        off=0.0,
+        low=0,
+        search=(0.1, 2, "log"),
     )
 
 

@@ -30,6 +30,7 @@ from pfl_bench.reporting.tables import (
     write_all,
 )
 from pfl_bench.store import Store
+from pfl_bench.tuning import read_tuned
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -80,7 +81,8 @@ def table(
     columns: Sequence[str] = (),
     profile: str = "quick",
     seeds: int | None = None,
-    score: str = "best",
+    score: str | None = None,
+    tuned: str | Path | None = None,
     render_only: bool = False,
     results: str | Path | None = None,
     data: str | Path | None = None,
@@ -93,8 +95,9 @@ def table(
     ones run unless it is to `render_only`.
 
     `rows` takes any registered algorithm; `comparing` are `validation`, `new_clients` and
-    `adapt_epochs`, as for `pfl-bench table`. With `jobs` so many runs go on at a time, each in a
-    process of its own; that is no option for a class of this session, which lies in no file."""
+    `adapt_epochs`, as for `pfl-bench table`; `tuned` names a file of `pfl-bench tune`. With `jobs`
+    so many runs go on at a time, each in a process of its own; that is no option for a class of
+    this session, which lies in no file."""
     for setting in comparing:
         if setting not in COMPARING:
             raise unknown("setting of a table", setting, COMPARING)
@@ -102,11 +105,16 @@ def table(
     folder, store = data_dir(data), ReadStore(results_dir(results))
     spec = load_table(name)
     spec = spec.on_real_data() if data is not None else spec
-    spec = spec.restricted(tuple(rows), tuple(columns)).running(comparing).scored(score)
+    spec = spec.restricted(tuple(rows), tuple(columns)).running(comparing)
+    found = None if tuned is None else read_tuned(user_path(tuned))
+    spec = spec if found is None else found.applied(spec)
+    spec = spec if score is None else spec.scored(score)
     number = chosen.seeds if seeds is None else len(seeds_named(seeds))
     fingerprint = known_to(store) if render_only else None
     plan = plan_table(spec, chosen, number, store, folder, fingerprint)
     check_validated(plan, [spec])
+    if found is not None:
+        found.check_seeds(plan)
     if not render_only:
         options = Execution(folder, jobs=jobs, workers=workers)
         _check_processes(plan, options)

@@ -27,6 +27,7 @@ from pfl_bench.cli.report import report
 from pfl_bench.cli.results import results
 from pfl_bench.cli.run import INTERRUPTED, run
 from pfl_bench.cli.table import table
+from pfl_bench.cli.tune import tune
 
 
 class Commands(click.Group):
@@ -82,5 +83,5 @@ def _show_notices() -> None:
 
 
 data.add_command(partition)
-for command in (run, table, figure, list_, show, data, results, report, compare, new, doctor):
+for command in (run, table, tune, figure, list_, show, data, results, report, compare, new, doctor):
     main.add_command(command)

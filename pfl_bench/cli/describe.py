@@ -146,5 +146,7 @@ def show(
         off = "" if knob.off is None else f"; off at {knob.off}"
         click.echo(f"  {knob.name} = {'follows η' if value is None else value}")
         click.echo(f"      {knob.meaning}; {knob.allowed}{off}; source: {knob.source}")
+        if knob.search is not None:
+            click.echo(f"      tuned from {knob.search}; {knob.searched}")
     for name, meaning in {**kind.recordable, **RECORDABLE}.items():
         click.echo(f"Can be recorded: --record {name}: {meaning}")

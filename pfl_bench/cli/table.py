@@ -40,6 +40,7 @@ FAILED = 1
     "(their mean); or a plugin's metric. A table for each (default: best, or what the table says).",
 )  # fmt: skip
 @partial(setting_options, names=COMPARING)
+@click.option("--tuned", "tuned_file", metavar="FILE", help="Values that `pfl-bench tune` found.")
 @click.option("--dry-run", is_flag=True, help="Print what is stored, missing and impossible.")
 @click.option("--render-only", is_flag=True, help="Render what is stored; never train.")
 @running_options("jobs", "workers")
@@ -69,6 +70,7 @@ def table(
     validation: str | None,
     new_clients: str | None,
     adapt_epochs: str | None,
+    tuned_file: str | None,
     dry_run: bool,
     render_only: bool,
     jobs: int | None,
@@ -95,6 +97,7 @@ def table(
     from pfl_bench.reporting import ReadStore
     from pfl_bench.reporting.figures import tablecurves
     from pfl_bench.reporting.tables import known_to, plan_table
+    from pfl_bench.tuning import read_tuned
 
     if dry_run and render_only:
         raise UserError("--dry-run and --render-only exclude each other")
@@ -115,6 +118,7 @@ def table(
     folder, store = options.data_dir, ReadStore(paths.results_dir(results_folder))
     if name == "list":
         _refuse({"--rows": rows, "--columns": columns, "--dry-run": dry_run, "--out": out})
+        _refuse({"--tuned": tuned_file})
         _refuse({"--attack": attack, "--score": score, "--curves": curves})
         _list(chosen_profile, number, store, folder, data_dir is not None)
         return
@@ -127,11 +131,15 @@ def table(
     spec = spec.running(
         {"validation": validation, "new_clients": new_clients, "adapt_epochs": adapt_epochs}
     )
+    tuned = None if tuned_file is None else read_tuned(user_path(tuned_file))
+    spec = spec if tuned is None else tuned.applied(spec)
     scores = [spec.score] if score is None else commas.names("--score", score)
     spec, *others = (spec.scored(name) for name in scores)
     fingerprint = known_to(store) if render_only else None
     plan = plan_table(spec, chosen_profile, number, store, folder, fingerprint)
     check_validated(plan, (spec, *others))
+    if tuned is not None:
+        tuned.check_seeds(plan)
     if curves:
         tablecurves.check(plan)
     if dry_run:

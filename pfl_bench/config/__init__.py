@@ -31,5 +31,6 @@ if TYPE_CHECKING:
         SOURCE_LABELS,
         RunConfig,
     )
+    from pfl_bench.config.search import Search
 
 __getattr__, __dir__, __all__ = face(__name__, __file__)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, get_args, get_type_hints
 
 from pfl_bench.base import UserError, meant, nearest, shown, unknown
+from pfl_bench.config.search import Search
 
 LARGEST = 1e12
 """Beyond this products of hyper-parameters leave the range of 32-bit floats: no value means it."""
@@ -36,6 +37,17 @@ class Knob:
     """Other words for some of the choices."""
     also: Sequence[str]
     """Other names that users know it by."""
+    search: Search | None = None
+    """Where tuning looks for its value; None where it is left alone."""
+    searched: str = ""
+    """Where that range comes from."""
+
+    def drawn(self, share: float) -> Any:
+        """The value at a share in [0, 1) of the search range, in this knob's type."""
+        if self.search is None:
+            raise ValueError(f"{self.name} has no range to search")
+        value = self.search.at(share)
+        return self.convert(round(value) if self.kind is int else value)
 
     def default_for(self, model: str) -> Any:
         """The default in this knob's type: 1 and 1.0 must not name two results."""
@@ -141,11 +153,15 @@ def knob(
     choices: Sequence[Any] | None = None,
     aliases: Mapping[str, Any] | None = None,
     also: Sequence[str] = (),
+    search: Sequence[Any] = (),
+    searched: str = "pfl-bench: about a decade around the default",
 ) -> Any:
     """A dataclass field for a hyper-parameter.
 
     `off` is the degenerate value under which the method becomes another one (None: there is none).
     `name` is what the user types where the field cannot bear it (`lambda` is a Python keyword).
+    `search` is where tuning looks, (low, high, "log" or "linear") or some choices, and `searched`
+    says where that comes from; a knob that buys computation, or is no number to tune, has none.
     """
     facts = {
         "meaning": meaning,
@@ -158,6 +174,8 @@ def knob(
         "choices": choices,
         "aliases": aliases or {},
         "also": also,
+        "search": Search.of(search) if search else None,
+        "searched": searched if search else "",
     }
     return field(default=default, metadata=facts)
 

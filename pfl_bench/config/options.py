@@ -89,7 +89,12 @@ class Settings:
     local_epochs: int = knob(1, "local epochs per round", source=PAPER, low=1)
     batch_size: int = knob(10, "batch size", source=PAPER, low=1)
     lr: float | None = knob(
-        None, "local learning rate η (by default the model's)", source=PAPER, low=0
+        None,
+        "local learning rate η (by default the model's)",
+        source=PAPER,
+        low=0,
+        search=(0.002, 0.5, "log"),
+        searched="pfl-bench: holds the rates of all models, and half a decade to each side",
     )
     joining_ratio: str = knob(
         "1", "joining ratio ρ, or a range as 0.5-1 to draw it from each round", source=PAPER

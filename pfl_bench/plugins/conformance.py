@@ -281,6 +281,17 @@ class AlgorithmConformance:
             for default in _defaults(knob):
                 assert knob.convert(default) == default, f"{knob.name} has a default that is not"
 
+    def test_every_value_that_tuning_may_try_is_allowed_and_leaves_the_method_on(
+        self, algo: str
+    ) -> None:
+        for knob in _knobs(algo):
+            if knob.search is not None:
+                assert knob.searched, f"{knob.name} does not say where its range comes from"
+                for share in (0.0, 0.25, 0.5, 0.75, 1 - 2**-53):
+                    value = knob.drawn(share)
+                    assert knob.convert(value) == value, f"{knob.name} cannot be {value}"
+                    assert value != knob.off, f"{knob.name} is switched off by {value}"
+
     def test_an_unknown_hyper_parameter_is_refused_in_a_sentence_that_lists_the_valid_ones(
         self, algo: str
     ) -> None:

@@ -48,6 +48,7 @@ def facts(plan: TablePlan) -> dict[str, str]:
         "Scoring": _scoring(plan),
         "Best round": _best_round(plan),
         "New clients": _new_clients(configs),
+        "Tuning": _tuning(plan),
         "Cells": _legend(plan, any(map(is_standin, cells))),
         "Ranking": "" if plan.profile.ranks else NO_RANKING,
         "Still rising": still_rising(plan),
@@ -81,6 +82,13 @@ def _best_round(plan: TablePlan) -> str:
         for share in sorted(shares)
     }
     return "; ".join(told.values())
+
+
+def _tuning(plan: TablePlan) -> str:
+    """Whether hyper-parameters were tuned, of a table in which methods compete by accuracy."""
+    if plan.spec.metric != "accuracy":
+        return ""
+    return plan.spec.tuning or "untuned: defaults, but for what the table itself sets"
 
 
 def _new_clients(configs: Iterable[RunConfig]) -> str:

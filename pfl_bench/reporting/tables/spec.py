@@ -71,6 +71,8 @@ class TableSpec:
     attack one of `metrics.SIMILARITIES`, whose first is `best` too."""
     own_score: str = "best"
     """The one that its file names."""
+    tuning: str = ""
+    """How its hyper-parameters were tuned; nothing where they were not."""
 
     @property
     def is_attacked(self) -> bool:
@@ -220,6 +222,11 @@ class TableSpec:
         }
         options = [(f"--{name.replace('_', '-')}", str(value)) for name, value in said.items()]
         return dataclasses.replace(self, cells=cells, arguments=self._called(options))
+
+    def tuned(self, cells: Mapping[tuple[str, str], Cell], told: str, file: str) -> TableSpec:
+        """The same table with tuned values in its cells, from a file, and how they were found."""
+        arguments = self._called([("--tuned", file)])
+        return dataclasses.replace(self, cells=cells, tuning=told, arguments=arguments)
 
     def with_plugins(self, files: Iterable[str]) -> TableSpec:
         """The same table, its command naming the files that its algorithms lie in."""
