@@ -263,6 +263,55 @@ def clients(algos: str | None, **options: Any) -> None:
     )
 
 
+def _of_table(command: Command) -> Command:
+    """The options of a figure that is drawn from a table's stored results."""
+    return _together(
+        click.option("--table", "name", default="main", show_default=True, metavar="NAME|FILE.yaml",
+                     help="Whose methods."),
+        click.option("--profile", default="quick", show_default=True, metavar="NAME",
+                     help="quick, lite, paper, or a file."),
+        click.option("--seeds", type=click.IntRange(1, 1000),
+                     help="Per cell (default: the profile's)."),
+        click.option("--rows", multiple=True, metavar="A,B",
+                     help="Only these rows (or algorithms)."),
+        click.option("--columns", multiple=True, metavar="A,B", help="Only these columns."),
+        click.option("--score", default="best", metavar="NAME", help="What counts, as in `table`."),
+        click.option("--plugin", "plugins", multiple=True, metavar="FILE",
+                     help="An algorithm in a file."),
+        click.option("--results", "results_folder", metavar="DIR",
+                     help="The store (default ./results)."),
+        click.option("--data-dir", metavar="DIR", help="Prepared datasets; implies real data."),
+        _output,
+    )(command)  # fmt: skip
+
+
+def _drawn_from_table(name: str, draw: Callable[..., Figure], options: dict[str, Any]) -> None:
+    from pfl_bench.cli.table import stored_plan
+
+    files = Files(options.pop("out"), options.pop("formats"), options.pop("width"))
+    plan = stored_plan(**options)
+    stem = f"{name}-{plan.spec.stem}-{plan.profile.name}"
+    files.write(stem, lambda: draw(plan, files.width or PAGE))
+
+
+@figure.command()
+@_of_table
+def ranks(**options: Any) -> None:
+    """Average ranks of a table's methods, with the critical difference; from what is stored."""
+    from pfl_bench.reporting.figures import ranks as drawing
+
+    _drawn_from_table("ranks", drawing.draw, options)
+
+
+@figure.command()
+@_of_table
+def profiles(**options: Any) -> None:
+    """How often each of a table's methods is how near to the best; from what is stored."""
+    from pfl_bench.reporting.figures import profiles as drawing
+
+    _drawn_from_table("profiles", drawing.draw, options)
+
+
 def _method(algo: str | None, chosen: dict[str, Any], default: str = "fedcp") -> str:
     return str(algo or chosen.get("algo", default))
 

@@ -41,6 +41,10 @@ FAILED = 1
 )  # fmt: skip
 @partial(setting_options, names=COMPARING)
 @click.option("--tuned", "tuned_file", metavar="FILE", help="Values that `pfl-bench tune` found.")
+@click.option(
+    "--interval", metavar="OVER",
+    help="Also a 95 % bootstrap interval in each cell: over seeds, or over clients.",
+)  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Print what is stored, missing and impossible.")
 @click.option("--render-only", is_flag=True, help="Render what is stored; never train.")
 @running_options("jobs", "workers")
@@ -71,6 +75,7 @@ def table(
     new_clients: str | None,
     adapt_epochs: str | None,
     tuned_file: str | None,
+    interval: str | None,
     dry_run: bool,
     render_only: bool,
     jobs: int | None,
@@ -120,19 +125,17 @@ def table(
         _refuse({"--rows": rows, "--columns": columns, "--dry-run": dry_run, "--out": out})
         _refuse({"--tuned": tuned_file})
         _refuse({"--attack": attack, "--score": score, "--curves": curves})
+        _refuse({"--interval": interval})
         _list(chosen_profile, number, store, folder, data_dir is not None)
         return
-    spec = _table(name, data_dir is not None)
-    spec = spec.restricted(
-        tuple(commas.names("--rows", *rows, whole=spec.rows)),
-        tuple(commas.names("--columns", *columns, whole=spec.columns)),
-    )
+    spec = _restricted(_table(name, data_dir is not None), rows, columns)
     spec = spec.attacked(assignments(attack, "--attack target=update")).with_plugins(plugins)
     spec = spec.running(
         {"validation": validation, "new_clients": new_clients, "adapt_epochs": adapt_epochs}
     )
     tuned = None if tuned_file is None else read_tuned(user_path(tuned_file))
     spec = spec if tuned is None else tuned.applied(spec)
+    spec = spec.with_intervals(interval)
     scores = [spec.score] if score is None else commas.names("--score", score)
     spec, *others = (spec.scored(name) for name in scores)
     fingerprint = known_to(store) if render_only else None
@@ -168,6 +171,38 @@ def _number_of_seeds(text: str) -> int:
     if which != tuple(range(len(which))):
         raise UserError(f"--seeds {text}: a table runs the seeds from 0 on; say how many, as 3")
     return len(which)
+
+
+def stored_plan(
+    name: str,
+    profile: str,
+    seeds: int | None,
+    rows: tuple[str, ...],
+    columns: tuple[str, ...],
+    score: str,
+    plugins: tuple[str, ...],
+    results_folder: str | None,
+    data_dir: str | None,
+) -> TablePlan:
+    """A table with what is stored of it, for a figure that is drawn from a whole table."""
+    from pfl_bench.base import paths
+    from pfl_bench.plugins import load_plugin
+    from pfl_bench.reporting.tables import known_to, plan_table
+    from pfl_bench.store import Store
+
+    for plugin in plugins:
+        load_plugin(Path(plugin))
+    chosen, store = load_profile(profile), Store(paths.results_dir(results_folder))
+    spec = _restricted(_table(name, data_dir is not None), rows, columns).scored(score)
+    folder, known = paths.data_dir(data_dir), known_to(store)
+    return plan_table(spec, chosen, seeds or chosen.seeds, store, folder, known)
+
+
+def _restricted(spec: TableSpec, rows: tuple[str, ...], columns: tuple[str, ...]) -> TableSpec:
+    return spec.restricted(
+        tuple(commas.names("--rows", *rows, whole=spec.rows)),
+        tuple(commas.names("--columns", *columns, whole=spec.columns)),
+    )
 
 
 def _table(name: str, has_folder: bool) -> TableSpec:

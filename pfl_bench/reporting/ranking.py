@@ -22,7 +22,7 @@ FEWEST_PAIRS = 6
 """With fewer the signed-rank test cannot fall below 0.05, whatever the differences."""
 LEVEL = 0.05
 
-DUELS = (
+MATCHES = (
     "Wilcoxon's signed-rank test of the differences between equal seeds in all lines (two-sided, "
     "equal values left out), Holm's correction over the rivals. It does not allow for dependence: "
     "lines share datasets and seeds share a partition, so that there is less evidence than pairs "
@@ -41,7 +41,7 @@ PROFILES = (
 
 
 @dataclass(frozen=True)
-class Duel:
+class Match:
     """The table's method against one other, over lines and seeds that both have."""
 
     rival: str
@@ -84,7 +84,7 @@ class Ranking:
 # --- one against every other ------------------------------------------------------------------
 
 
-def duels(plan: TablePlan) -> list[Duel]:
+def matches(plan: TablePlan) -> list[Match]:
     """The table's method against every other, the most telling first; none where it has no method
     or too few pairs."""
     spec, method = plan.spec, plan.spec.method
@@ -109,7 +109,7 @@ def duels(plan: TablePlan) -> list[Duel]:
     raw = {name: signed_rank_test(found) for name, found in tested.items()}
     adjusted = dict(zip(raw, holm(list(raw.values())), strict=True))
     found = [
-        Duel(
+        Match(
             name,
             len(tested[name]),
             sum(better.get(name, [])),
@@ -185,7 +185,7 @@ def gaps(plan: TablePlan) -> dict[str, list[float]]:
         sign = -1 if metric(cells[0].measure).lower_is_better else 1
         plans = {spec.competitor(cell): plan.cells[cell.row, cell.column] for cell in cells}
         runs = {name: cell.figures for name, cell in plans.items() if cell.mean is not None}
-        if len(runs) < len(found):
+        if not runs or len(runs) < len(found):
             continue
         for seed in set.intersection(*(set(values) for values in runs.values())):
             best = max(sign * values[seed] for values in runs.values())

@@ -16,7 +16,9 @@ from pfl_bench.cli import main
 from pfl_bench.cli.figure import figure
 from pfl_bench.store.store import Store
 
-FIGURES = ("distribution", "convergence", "curves", "clients", "gradcam", "policy")
+OF_RUNS = ("distribution", "convergence", "curves", "clients", "gradcam", "policy")
+OF_TABLES = ("ranks", "profiles")
+FIGURES = (*OF_RUNS[:4], *OF_TABLES, *OF_RUNS[4:])
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +73,7 @@ SMALL: dict[str, tuple[str, ...]] = {
 }
 
 
-@pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.parametrize("name", OF_RUNS)
 def test_a_figure_runs_what_is_missing_and_then_draws_from_what_is_stored(
     bench: Bench, name: str
 ) -> None:
@@ -254,3 +256,48 @@ def test_a_profile_may_name_the_first_seed_for_a_dataset(folder: Path, tmp_path:
     profile.write_text(f"datasets: {{{NAME}: {{seed: 7}}}}\n")
     bench.draw("curves", "--algos", "fedavg", "--seeds", "2", "--profile", str(profile))
     assert sorted(run.config["seed"] for run in bench.store.all()) == [7, 8]
+
+
+TABLE = """
+caption: Two problems.
+run: {{dataset: {data}, setting: iid, lr: 0.05, rounds: 2}}
+columns:
+  - {{name: two, run: {{clients: 2}}}}
+  - {{name: three, run: {{clients: 3}}}}
+rows:
+  - {{name: FedAvg, run: {{algo: fedavg}}}}
+  - {{name: Local, run: {{algo: local}}}}
+"""
+
+
+@pytest.mark.parametrize("name", OF_TABLES)
+def test_a_figure_of_a_table_draws_what_is_stored_and_runs_nothing(
+    name: str, folder: Path, tmp_path: Path
+) -> None:
+    table, out = tmp_path / "mine.yaml", tmp_path / "out"
+    table.write_text(TABLE.format(data=NAME))
+    store = ("--seeds", "1", "--results", str(tmp_path / "results"), "--data-dir", str(folder))
+    asked = ("figure", name, "--table", str(table), *store, "--out", str(out))
+    refused = CliRunner().invoke(main, asked)
+    assert refused.exit_code == 2
+    assert "mine has no" in refused.stderr
+    assert not (tmp_path / "results").exists()
+    run = CliRunner().invoke(main, ("table", str(table), *store))
+    assert run.exit_code == 0, run.output
+    drawn = CliRunner().invoke(main, asked)
+    assert drawn.exit_code == 0, drawn.output
+    assert {path.name for path in out.iterdir()} == {
+        f"{name}-mine-quick.png",
+        f"{name}-mine-quick.svg",
+    }
+
+
+@pytest.mark.parametrize("name", OF_TABLES)
+def test_a_profile_that_does_not_rank_has_no_figure_of_ranks(name: str, tmp_path: Path) -> None:
+    profile = tmp_path / "short.yaml"
+    profile.write_text("ranks: false\nrun: {source: standin, rounds: 1}\n")
+    result = CliRunner().invoke(
+        main, ("figure", name, "--profile", str(profile), "--results", str(tmp_path / "none"))
+    )
+    assert result.exit_code == 2
+    assert "does not tell which method is better" in result.stderr

@@ -10,6 +10,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from fakeplans import cell_plan, table_plan
 from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
@@ -26,8 +27,12 @@ from pfl_bench.reporting.figures import (
     distribution,
     labels,
     methods,
+    profiles,
+    ranks,
 )
 from pfl_bench.reporting.figures.methods import Method, Trial
+from pfl_bench.reporting.ranking import ranking
+from pfl_bench.reporting.tables.plan import TablePlan
 from pfl_bench.store.records import RoundRecord
 
 TOTAL = 100
@@ -239,7 +244,24 @@ def recorded(clients: int, rounds: int = 40) -> Method:
     return Method("FedCP", tuple(trials))
 
 
+def many_methods() -> TablePlan:
+    """Thirteen methods in nine columns, five seeds; each column is a shift of the one before."""
+    return table_plan(
+        [
+            cell_plan(
+                (f"Per-FedAvg {k}", f"c{j}"),
+                [30.0 + k + (k * j) % 5 + seed / 10 for seed in range(5)],
+            )
+            for j in range(9)
+            for k in range(13)
+        ]
+    )
+
+
 FIGURES: dict[str, Callable[[], Figure]] = {
+    "ranks": lambda: ranks.draw(many_methods()),
+    "ranks in a column": lambda: ranks.draw(many_methods(), plot_style.COLUMN),
+    "profiles": lambda: profiles.draw(many_methods()),
     "curves": lambda: curves.draw(several(3), "iterations", "quick"),
     "curves of 13": lambda: curves.draw(several(13), "iterations", "quick"),
     "curves over bytes": lambda: curves.draw(several(13), "bytes", "quick"),
@@ -294,6 +316,10 @@ def test_no_text_is_cut_off_or_smaller_than_six_points(name: str) -> None:
 @pytest.mark.parametrize("name", FIGURES)
 def test_a_figure_says_what_it_shows(name: str) -> None:
     caption = " ".join(render(name)[0].get_suptitle().split())
+    if name.startswith(("ranks", "profiles")):
+        assert "A toy table. quick profile, 5 seeds, 9 lines (a column each)." in caption
+        assert "share a dataset" in caption  # what it does not allow for
+        return
     assert "quick profile." in caption
     assert "clients" in caption and "practical(0.3)" in caption
 
@@ -363,3 +389,24 @@ def test_a_variant_without_a_policy_is_refused() -> None:
     one = Method("FedCP", (trial([[1, 2]], algo="fedcp"),))
     with pytest.raises(UserError, match="has no policy to show"):
         policy.draw(one, "quick", client=0)
+
+
+def test_the_ranks_diagram_has_a_line_for_every_method_at_its_mean_rank() -> None:
+    plan = many_methods()
+    found = ranking(plan)
+    assert found is not None
+    (axes,) = ranks.draw(plan).axes
+    stems = [line.get_xdata()[0] for line in axes.lines if len(line.get_xdata()) == 3]
+    assert stems == pytest.approx(list(found.means.values()))
+    bars = [line for line in axes.lines if line.get_linewidth() > 2]
+    assert len(bars) == len(found.groups()) > 0
+
+
+@given(st.lists(st.integers(0, 30).map(float), min_size=1, max_size=12), st.integers(0, 30))
+def test_a_profile_s_stairs_are_the_share_within_each_distance(
+    values: list[float], at: int
+) -> None:
+    x, y = profiles.steps(sorted(values), 30.0)
+    below = [height for place, height in zip(x, y, strict=True) if place <= at]
+    assert below[-1] == pytest.approx(sum(value <= at for value in values) / len(values))
+    assert x == sorted(x) and y == sorted(y)

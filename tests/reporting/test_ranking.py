@@ -1,4 +1,4 @@
-"""Ranks, duels and profiles against enumeration, tables of the literature and naive loops."""
+"""Ranks, matches and profiles against enumeration, tables of the literature and naive loops."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ import math
 import statistics
 
 import pytest
-from fakeplans import cell_plan, table_plan
+from fakeplans import cell_plan, stored, table_plan
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from toy import toy_config
 
 from pfl_bench.reporting.ranking import (
     FEWEST_PAIRS,
     Ranking,
     critical_difference,
-    duels,
     gaps,
     holm,
+    matches,
     ranking,
     signed_rank_test,
 )
-from pfl_bench.reporting.tables.plan import TablePlan
+from pfl_bench.reporting.tables.plan import CellPlan, TablePlan
 
 
 def _table(scores: dict[str, list[list[float]]], **spec: object) -> TablePlan:
@@ -83,11 +84,11 @@ def test_holm_by_hand() -> None:
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
 
 
-def test_a_duel_pairs_equal_seeds_in_every_column() -> None:
+def test_a_match_pairs_equal_seeds_in_every_column() -> None:
     ours = [[50.0, 52.0, 51.0], [60.0, 61.0, 62.0]]
     rival = [[49.0, 52.0, 49.0], [57.0, 65.0, 57.0]]
     table = _table({"Mine": ours, "Rival": rival}, method="Mine")
-    (one,) = duels(table)
+    (one,) = matches(table)
     differences = [1.0, 0.0, 2.0, 3.0, -4.0, 5.0]
     assert (one.rival, one.pairs, one.better, one.worse) == ("Rival", 6, 4, 1)
     assert one.median == statistics.median(differences)
@@ -98,26 +99,29 @@ def test_every_rival_counts_in_the_correction_and_the_most_telling_comes_first()
     mine = [[50.0 + k / 10 for k in range(6)]]
     near = [[v - 0.05 * (-1) ** k * (k + 1) for k, v in enumerate(mine[0])]]
     far = [[v - 1 - k for k, v in enumerate(mine[0])]]
-    found = duels(_table({"Near": near, "Mine": mine, "Far": far}, method="Mine"))
+    found = matches(_table({"Near": near, "Mine": mine, "Far": far}, method="Mine"))
     assert [one.rival for one in found] == ["Far", "Near"]
     assert found[0].p == pytest.approx(2 / 2**6)
     assert found[0].adjusted == pytest.approx(2 * 2 / 2**6)
 
 
-def test_too_few_pairs_or_no_method_give_no_duel() -> None:
+def test_too_few_pairs_or_no_method_give_no_match() -> None:
     scores = {"Mine": [[50.0] * 5], "Rival": [[49.0] * 5]}
-    assert duels(_table(scores, method="Mine")) == []
+    assert matches(_table(scores, method="Mine")) == []
     longer = {"Mine": [[50.0] * 6], "Rival": [[49.0] * 6]}
-    assert duels(_table(longer)) == []
-    assert len(duels(_table(longer, method="Mine"))) == 1
+    assert matches(_table(longer)) == []
+    assert len(matches(_table(longer, method="Mine"))) == 1
 
 
 def test_where_less_is_better_less_wins() -> None:
-    cells = [
-        cell_plan(("Mine", "c"), [1.0] * 6, measure="accuracy"),
-        cell_plan(("Rival", "c"), [2.0] * 6, measure="accuracy"),
-    ]
-    assert [(d.better, d.worse) for d in duels(table_plan(cells, method="Mine"))] == [(0, 6)]
+    def cell(row: str, peak: int) -> CellPlan:
+        configs = [toy_config(seed=seed) for seed in range(6)]
+        runs = [stored(c, 50.0, provenance={"peak_memory": peak}) for c in configs]
+        return cell_plan((row, "c"), [50.0] * 6, measure="peak_gigabytes", runs=runs)
+
+    cells = [cell("Mine", 1_000_000_000), cell("Rival", 2_000_000_000)]
+    (one,) = matches(table_plan(cells, method="Mine", metric="overhead"))
+    assert (one.better, one.worse, one.median) == (6, 0, -1.0)
 
 
 # --- ranks --------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from fakeplans import PROFILE, cell_plan, stored, stored_rounds, table_plan
 from rich.console import Console
 from toy import toy_config
 
+from pfl_bench.base.errors import UserError
 from pfl_bench.reporting.tables import plot
 from pfl_bench.reporting.tables.caption import command, facts
 from pfl_bench.reporting.tables.content import lay_out, signed
@@ -403,3 +404,30 @@ def test_a_profile_that_does_not_rank_prints_neither_ranks_nor_correlations_nor_
         assert "Kendall" not in text and "p = " not in text and "rank 1" not in text
     assert "does not tell which method is better" in to_markdown(lay_out(plan))
     assert "Kendall" in to_latex(lay_out(_plan()))
+
+
+def test_intervals_stand_in_the_cells_and_are_explained_where_asked_for() -> None:
+    cells = [cell_plan(("a", "x"), [50.0, 52.0, 54.0]), cell_plan(("b", "x"), [40.0])]
+    plan = table_plan(cells)
+    plain, asked = lay_out(plan), lay_out(plan.retold(plan.spec.with_intervals("seeds")))
+    assert asked.entries["a", "x"].figure == "52.00 ± 2.00 (3) [50.00, 54.00]"
+    assert asked.entries["b", "x"].figure == "40.00 (1)"  # one seed has no interval
+    assert "--interval seeds" in asked.facts["Command"]
+    assert "percentile bootstrap over seeds" in to_markdown(asked)
+    assert "interval_low" in to_csv(asked) and "interval_low" not in to_csv(plain)
+    with pytest.raises(UserError, match="unknown interval 'seed'; did you mean 'seeds'"):
+        plan.spec.with_intervals("seed")
+
+
+def test_the_method_s_matches_stand_below_with_what_they_do_not_allow_for() -> None:
+    cells = [
+        cell_plan(("Mine", "x"), [50.0 + k for k in range(6)]),
+        cell_plan(("Rival", "x"), [49.0 - k for k in range(6)]),
+    ]
+    plan = table_plan(cells, seeds=6, method="Mine")
+    text = to_markdown(lay_out(plan))
+    assert "### Mine against every other" in text
+    assert "| Rival | 6 | 6 | 0 | +6.00 | 0.031 | 0.031 |" in text
+    assert "It does not allow for dependence" in text
+    silent = dataclasses.replace(plan, profile=dataclasses.replace(PROFILE, ranks=False))
+    assert "Mine against every other" not in to_markdown(lay_out(silent))

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
         convergence,
         curves,
         distribution,
+        profiles,
+        ranks,
         tablecurves,
     )
     from pfl_bench.reporting.figures.methods import Method, Trial, drawable

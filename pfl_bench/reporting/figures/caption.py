@@ -12,6 +12,8 @@ from pfl_bench.data import problem
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from pfl_bench.reporting.tables import TablePlan
+
 LETTERS_PER_INCH = 23
 """Of the small type, on average."""
 
@@ -25,6 +27,17 @@ def caption(
     iterations = "1 iteration" if rounds == 1 else f"{rounds} iterations"
     how = f"{_unbroken(iterations)}, {_unbroken(counted)}, {profile} profile"
     return f"{problem(config, remark)}; {how}."
+
+
+def of_table(plan: TablePlan) -> str:
+    """A table in a sentence: what it shows, the profile, whether the data is real, the seeds."""
+    configs = [config for cell in plan.cells.values() for config in cell.configs]
+    data = "embedded stand-in data, " * any(c.source == "standin" for c in configs)
+    seeds = "1 seed" if plan.seeds == 1 else f"{plan.seeds} seeds"
+    lines = plan.spec.lines()
+    axis = "row" if plan.spec.compared == "columns" else "column"
+    counted = f"{len(lines)} lines (a {axis} each)"
+    return f"{plan.spec.caption} {plan.profile.name} profile, {data}{_unbroken(seeds)}, {counted}."
 
 
 def _unbroken(words: str) -> str:

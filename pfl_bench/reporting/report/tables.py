@@ -7,7 +7,7 @@ told from the fingerprints that the stored runs bear.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,7 @@ from pfl_bench.reporting.tables import (
     Entry,
     TablePlan,
     TableSpec,
-    agreement_note,
-    agreement_rows,
-    agreement_title,
+    blocks,
     fingerprints,
     lay_out,
     plan_table,
@@ -114,7 +112,6 @@ def _says_something(entry: Entry) -> bool:
 
 def _told(content: Content) -> dict[str, Any]:
     plan, spec = content.plan, content.plan.spec
-    head, *lines = agreement_rows(content) if content.agreement else [[]]
     return {
         "id": f"{spec.name}-{plan.profile.name}",
         "name": spec.name,
@@ -140,9 +137,7 @@ def _told(content: Content) -> dict[str, Any]:
         "footnotes": list(content.footnotes.items()),
         "facts": [(name, text) for name, text in content.facts.items() if name != "Command"],
         "command": content.facts.get("Command"),
-        "agreement": {"head": head, "lines": lines} if content.agreement else None,
-        "agreement_title": agreement_title(content) if content.agreement else "",
-        "agreement_note": agreement_note(content) if content.agreement else "",
+        "compared": [asdict(block) for block in blocks(content)],
     }
 
 

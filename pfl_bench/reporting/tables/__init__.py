@@ -6,12 +6,8 @@ from pfl_bench.base.face import face
 
 if TYPE_CHECKING:
     from pfl_bench.reporting.tables import markup
-    from pfl_bench.reporting.tables.agreement import (
-        agreement_note,
-        agreement_rows,
-        agreement_title,
-    )
     from pfl_bench.reporting.tables.caption import remarks, small_models, still_rising
+    from pfl_bench.reporting.tables.compared import Block, blocks
     from pfl_bench.reporting.tables.content import Content, Entry, lay_out, signed
     from pfl_bench.reporting.tables.files import to_frame, write_all
     from pfl_bench.reporting.tables.latex import to_latex

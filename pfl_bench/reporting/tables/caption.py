@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from pfl_bench.reporting import costs
+from pfl_bench.reporting import costs, intervals
 from pfl_bench.reporting.metrics import attack_figures, metric, mismatches
 from pfl_bench.reporting.statistics import is_standin
 from pfl_bench.reporting.verdict import MARK, reference, rising
@@ -50,6 +50,7 @@ def facts(plan: TablePlan) -> dict[str, str]:
         "New clients": _new_clients(configs),
         "Tuning": _tuning(plan),
         "Cells": _legend(plan, any(map(is_standin, cells))),
+        "Intervals": intervals.OVER.get(plan.spec.interval, ""),
         "Ranking": "" if plan.profile.ranks else NO_RANKING,
         "Still rising": still_rising(plan),
         "Without training": _references(plan),

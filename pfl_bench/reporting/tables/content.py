@@ -12,14 +12,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pfl_bench.reporting import intervals
 from pfl_bench.reporting.metrics import metric
+from pfl_bench.reporting.ranking import Match, matches
 from pfl_bench.reporting.statistics import Agreement, agreement, is_standin
 from pfl_bench.reporting.tables.caption import facts
 from pfl_bench.reporting.verdict import MARK, rising
 
 if TYPE_CHECKING:
+    from pfl_bench.reporting.intervals import Interval
     from pfl_bench.reporting.tables.plan import CellPlan, Place, TablePlan
-    from pfl_bench.reporting.tables.spec import Published
+    from pfl_bench.reporting.tables.spec import Published, TableSpec
     from pfl_bench.store import Metric
 
 
@@ -49,6 +52,8 @@ class Entry:
     """The footnote that says why the cell is skipped, diverged or without a figure."""
     rising: int = 0
     """How many of its runs still rise."""
+    interval: Interval | None = None
+    """Of the mean, where the table was asked for intervals."""
 
     @property
     def difference(self) -> float | None:
@@ -68,7 +73,9 @@ class Entry:
         is_plain = self.std is None or (self.measure.is_counted and not self.std)
         spread = "" if is_plain else f" ± {self.measure.show(self.std or 0.0)}"
         mark = f" {MARK}" if self.rising else ""
-        return f"{self.measure.show(self.mean)}{spread} ({seeds}){mark}"
+        ends = self.interval and ", ".join(map(self.measure.show, self.interval))
+        interval = f" [{ends}]" if ends else ""
+        return f"{self.measure.show(self.mean)}{spread} ({seeds}){interval}{mark}"
 
     @property
     def shown(self) -> str:
@@ -102,17 +109,18 @@ class Content:
     facts: Mapping[str, str]
     """What the caption adds to the title: profile, data, seeds, scoring, versions, command, …"""
     agreement: list[Agreement]
+    matches: list[Match]
 
 
 def lay_out(plan: TablePlan) -> Content:
     marks = _Marks()
     ranks, best = _competition(plan)
     entries = {
-        place: _entry(cell, ranks.get(place), place in best, marks, plan.spec.metric == "accuracy")
+        place: _entry(cell, ranks.get(place), place in best, marks, plan.spec)
         for place, cell in plan.cells.items()
     }
-    compared = agreement(plan) if plan.profile.ranks else []
-    return Content(plan, entries, marks.texts, facts(plan), compared)
+    compared, fought = (agreement(plan), matches(plan)) if plan.profile.ranks else ([], [])
+    return Content(plan, entries, marks.texts, facts(plan), compared, fought)
 
 
 def signed(value: float, digits: int = 2) -> str:
@@ -140,7 +148,7 @@ class _Marks:
 
 
 def _entry(
-    cell: CellPlan, ranks: Ranks | None, is_best: bool, marks: _Marks, shows_accuracy: bool
+    cell: CellPlan, ranks: Ranks | None, is_best: bool, marks: _Marks, spec: TableSpec
 ) -> Entry:
     values = list(cell.figures.values())
     measure = metric(cell.cell.measure)
@@ -161,7 +169,8 @@ def _entry(
         ranks=ranks,
         is_best=is_best,
         mark=marks.mark(told) if told else None,
-        rising=rising(cell.runs) if cell.mean is not None and shows_accuracy else 0,
+        rising=rising(cell.runs) if cell.mean is not None and spec.metric == "accuracy" else 0,
+        interval=intervals.of_cell(cell, spec.interval) if spec.interval else None,
     )
 
 

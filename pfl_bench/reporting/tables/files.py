@@ -60,6 +60,7 @@ def _row(content: Content, place: tuple[str, str], entry: Entry) -> dict[str, An
         "mean": entry.mean,
         "std": entry.std if entry.mean is not None else None,
         "seeds": entry.seeds,
+        **_csv_interval(content, entry),
         "still_rising": entry.rising,
         "published_status": paper.status if paper else None,
         "published_mean": shown.mean if shown else None,
@@ -73,3 +74,11 @@ def _row(content: Content, place: tuple[str, str], entry: Entry) -> dict[str, An
         "source": config.source if config else None,
         "rounds": config.rounds if config else None,
     }
+
+
+def _csv_interval(content: Content, entry: Entry) -> dict[str, float | None]:
+    """Its ends, in a table that was asked for intervals."""
+    if not content.plan.spec.interval:
+        return {}
+    low, high = entry.interval or (None, None)
+    return {"interval_low": low, "interval_high": high}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pfl_bench.reporting.tables.agreement import agreement_note, agreement_rows, agreement_title
+from pfl_bench.reporting.tables.compared import blocks
 from pfl_bench.reporting.tables.content import Content, Entry
 from pfl_bench.reporting.tables.markup import markdown as _md
 from pfl_bench.reporting.tables.markup import markdown_code
@@ -19,9 +19,9 @@ def to_markdown(content: Content) -> str:
     ]
     parts = [f"**{_md(spec.caption)}**", _pipes(body)]
     parts += [f"<sup>{mark}</sup> {_md(text)}" for mark, text in content.footnotes.items()]
-    if content.agreement:
-        lines = [[_md(cell) for cell in line] for line in agreement_rows(content)]
-        parts += [f"### {agreement_title(content)}", _pipes(lines), agreement_note(content)]
+    for block in blocks(content):
+        lines = [[_md(cell) for cell in line] for line in (block.head, *block.rows)]
+        parts += [f"### {_md(block.title)}", _pipes(lines), block.note]
     parts.append("\n".join(_md_fact(name, text) for name, text in content.facts.items()))
     return "\n\n".join(parts) + "\n"
 

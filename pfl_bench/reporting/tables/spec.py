@@ -21,6 +21,7 @@ from pfl_bench.base import (
 )
 from pfl_bench.config import as_dict, checked
 from pfl_bench.privacy import Threat
+from pfl_bench.reporting.intervals import OVER
 from pfl_bench.reporting.metrics import SCORES, SIMILARITIES, brought_metrics, metric
 
 PAPERS = ("best", "validation", "last", "late")
@@ -73,6 +74,8 @@ class TableSpec:
     """The one that its file names."""
     tuning: str = ""
     """How its hyper-parameters were tuned; nothing where they were not."""
+    interval: str = ""
+    """One of `intervals.OVER`, where cells show confidence intervals."""
 
     @property
     def is_attacked(self) -> bool:
@@ -227,6 +230,15 @@ class TableSpec:
         """The same table with tuned values in its cells, from a file, and how they were found."""
         arguments = self._called([("--tuned", file)])
         return dataclasses.replace(self, cells=cells, tuning=told, arguments=arguments)
+
+    def with_intervals(self, over: str | None) -> TableSpec:
+        """The same table with a confidence interval in each cell, where one is asked for."""
+        if over is None:
+            return self
+        if over not in OVER:
+            raise unknown("interval", over, OVER)
+        arguments = self._called([("--interval", over)])
+        return dataclasses.replace(self, interval=over, arguments=arguments)
 
     def with_plugins(self, files: Iterable[str]) -> TableSpec:
         """The same table, its command naming the files that its algorithms lie in."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from pfl_bench.base import standard_output
-from pfl_bench.reporting.tables.agreement import agreement_note, agreement_rows, agreement_title
+from pfl_bench.reporting.tables.compared import Block, blocks
 from pfl_bench.reporting.tables.content import Content, Entry
 
 if TYPE_CHECKING:
@@ -30,9 +30,9 @@ def to_terminal(content: Content, console: Console | None = None) -> None:
     console.print()
     for mark, text in content.footnotes.items():
         console.print(f"({mark}) {text}", markup=False)
-    if content.agreement:
-        console.print(f"\n{agreement_title(content)}", style="bold")
-        _print_agreement(content, console)
+    for block in blocks(content):
+        console.print(f"\n{block.title}", style="bold", markup=False)
+        _print_comparison(block, console)
         console.print()
     for name, text in content.facts.items():
         console.print(f"{name}: {text}", style="dim", markup=False)
@@ -96,14 +96,13 @@ def _lines(entry: Entry) -> list[str]:
     return [figure, *([entry.beside] if entry.beside else [])]
 
 
-def _print_agreement(content: Content, console: Console) -> None:
+def _print_comparison(block: Block, console: Console) -> None:
     from rich.text import Text
 
-    head, *rows = agreement_rows(content)
     table = _plain_table()
-    for title in head:
+    for title in block.head:
         table.add_column(Text(title), overflow="fold")
-    for row in rows:
+    for row in block.rows:
         table.add_row(*map(Text, row))
     console.print(table)
-    console.print(agreement_note(content), style="dim", markup=False)
+    console.print(block.note, style="dim", markup=False)
