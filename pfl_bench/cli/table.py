@@ -187,12 +187,12 @@ def stored_plan(
     """A table with what is stored of it, for a figure that is drawn from a whole table."""
     from pfl_bench.base import paths
     from pfl_bench.plugins import load_plugin
+    from pfl_bench.reporting import ReadStore
     from pfl_bench.reporting.tables import known_to, plan_table
-    from pfl_bench.store import Store
 
     for plugin in plugins:
         load_plugin(Path(plugin))
-    chosen, store = load_profile(profile), Store(paths.results_dir(results_folder))
+    chosen, store = load_profile(profile), ReadStore(paths.results_dir(results_folder))
     spec = _restricted(_table(name, data_dir is not None), rows, columns).scored(score)
     folder, known = paths.data_dir(data_dir), known_to(store)
     return plan_table(spec, chosen, seeds or chosen.seeds, store, folder, known)

@@ -329,7 +329,7 @@ def test_a_table_needs_its_runs_and_not_their_data(
     # The last of four rounds: 20 + 20 correct, one more for each client and each seed, capped.
     expected = 100 * (sum(range(40, 44)) + 4) / (4 * TEST_SAMPLES)
     assert cell["value"] == pytest.approx(expected)
-    assert cell["figure"] == "85.00 ± 2.00 (3) ↗" and cell["best"]
+    assert cell["figure"] == "85.00 ± 2.00 (3) [83.00, 87.00] ↗" and cell["best"]
     assert cell["beside"] == "paper 98.12, −13.12"
     assert cell["dataset"] == "MNIST" and len(cell["keys"]) == 3
 
@@ -363,8 +363,8 @@ def test_a_table_has_as_many_seeds_as_its_fullest_cell(
     keep_table(store, spec, standin, {"FedAvg": 1}, seeds=7)
     keep_table(store, spec, standin, {"FedCP": 1}, seeds=2)
     found = cells(told_tables(store, spec, standin)[0])
-    assert found["FedAvg", "practical MNIST"]["figure"].endswith("(7) ↗")
-    assert found["FedCP", "practical MNIST"]["figure"].endswith("(2 of 7) ↗")
+    assert found["FedAvg", "practical MNIST"]["figure"].startswith("51.00 ± 4.32 (7) [")
+    assert found["FedCP", "practical MNIST"]["figure"].split(") [")[0].endswith("(2 of 7")
     assert found["Ditto", "practical MNIST"]["figure"] == "not run"
 
 

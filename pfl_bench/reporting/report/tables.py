@@ -72,7 +72,10 @@ def tables(
     results: ReadResults, specs: Sequence[TableSpec], profiles: Sequence[Profile], data_dir: Path
 ) -> list[dict[str, Any]]:
     """Every table under every profile that has something to show, the fullest first."""
-    plans = (_plan(results, spec, profile, data_dir) for profile in profiles for spec in specs)
+    with_intervals = [spec.with_intervals("seeds") for spec in specs]
+    plans = (
+        _plan(results, spec, profile, data_dir) for profile in profiles for spec in with_intervals
+    )
     contents = (lay_out(plan) for plan in plans if plan is not None)
     weighed = [
         (sum(map(_says_something, content.entries.values())), content) for content in contents
