@@ -415,6 +415,10 @@ def test_intervals_stand_in_the_cells_and_are_explained_where_asked_for() -> Non
     assert "--interval seeds" in asked.facts["Command"]
     assert "percentile bootstrap over seeds" in to_markdown(asked)
     assert "interval_low" in to_csv(asked) and "interval_low" not in to_csv(plain)
+    over_clients = plan.spec.with_intervals("clients")
+    assert "bootstrap over clients" in facts(plan.retold(over_clients))["Intervals"]
+    last = plan.retold(over_clients.scored("last"))
+    assert facts(last)["Intervals"].startswith("none over clients")
     with pytest.raises(UserError, match="unknown interval 'seed'; did you mean 'seeds'"):
         plan.spec.with_intervals("seed")
 

@@ -50,7 +50,7 @@ def facts(plan: TablePlan) -> dict[str, str]:
         "New clients": _new_clients(configs),
         "Tuning": _tuning(plan),
         "Cells": _legend(plan, any(map(is_standin, cells))),
-        "Intervals": intervals.OVER.get(plan.spec.interval, ""),
+        "Intervals": _intervals(plan),
         "Ranking": "" if plan.profile.ranks else NO_RANKING,
         "Still rising": still_rising(plan),
         "Without training": _references(plan),
@@ -61,6 +61,14 @@ def facts(plan: TablePlan) -> dict[str, str]:
         "Command": command(plan),
     }
     return {name: text for name, text in said.items() if text}
+
+
+def _intervals(plan: TablePlan) -> str:
+    """How to read them, where the table was asked for any."""
+    told = {one.name for one in _metrics(plan)}
+    if plan.spec.interval == "clients" and "accuracy" not in told:
+        return "none over clients, which are for the accuracy of the best round"
+    return intervals.OVER.get(plan.spec.interval, "")
 
 
 def _scoring(plan: TablePlan) -> str:
