@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,7 @@ def run(
     workers: int | None = None,
     device: str = "auto",
     fresh: bool = False,
+    track: Sequence[str] = (),
     progress: bool = True,
     **settings: Any,
 ) -> Result:
@@ -38,14 +39,17 @@ def run(
     `settings` are those of `pfl-bench list settings`, spelt alike: dataset, setting, beta, clients,
     rounds, seed, … A class of your own is registered first. `hyper` are the algorithm's
     hyper-parameters, `config` is a YAML file, `data` a folder of prepared data (which implies real
-    ones), `results` the store; `fresh` repeats a stored run. Nothing else can change the result."""
+    ones), `results` the store; `fresh` repeats a stored run, `track` is who else
+    keeps its rounds, as "mlflow". Nothing else can change the result."""
     name = algo if isinstance(algo, str) else register(algo)
     load_algorithm(name)
     asked = gather(config, settings, hyper or {}, data, profile)
     if asked.seeds is not None:
         raise UserError(f"{config!r}: seeds are for `pfl-bench run`; here give one seed a run")
     choose_device(device)
-    options = Execution(data_dir(data), workers=workers, device=device, fresh=fresh)
+    options = Execution(
+        data_dir(data), workers=workers, device=device, fresh=fresh, track=tuple(track)
+    )
     [wanted] = asked.configs([name], options.data_dir)
     request = Request(wanted, asked.chosen.get("partition"))
     store = Store(results_dir(results))

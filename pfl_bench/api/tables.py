@@ -88,6 +88,7 @@ def table(
     data: str | Path | None = None,
     jobs: int | None = None,
     workers: int | None = None,
+    track: Sequence[str] = (),
     progress: bool = True,
     **comparing: Any,
 ) -> Table:
@@ -116,7 +117,7 @@ def table(
     if found is not None:
         found.check_seeds(plan)
     if not render_only:
-        options = Execution(folder, jobs=jobs, workers=workers)
+        options = Execution(folder, jobs=jobs, workers=workers, track=tuple(track))
         _check_processes(plan, options)
         plan = _whole(plan, store, options, Lines() if progress else Observer())
     return Table(lay_out(replace(plan, remarks=store.remarks())))

@@ -62,7 +62,7 @@ def _metavar(kind: type) -> str:
 )
 @running_options("plugins", "data_dir")
 @click.option("--results", "results_folder", metavar="DIR", help="The store (default ./results).")
-@running_options("workers", "device", "checkpoint_every", "tensorboard", "fresh")
+@running_options("workers", "device", "checkpoint_every", "track", "tensorboard", "fresh")
 @click.option("--profile-time", is_flag=True, help="Print where the time went.")
 @click.option("--quiet", is_flag=True, help="Print the end only.")
 @click.option("--json", "as_json", is_flag=True, help="Print the end as JSON, nothing else.")
@@ -79,6 +79,7 @@ def run(
     workers: int | None,
     device: str,
     checkpoint_every: int | None,
+    track: tuple[str, ...],
     tensorboard: str | None,
     fresh: bool,
     profile_time: bool,
@@ -108,6 +109,7 @@ def run(
         workers=workers,
         device=device,
         checkpoint_every=checkpoint_every,
+        track=track,
         tensorboard=tensorboard,
         fresh=fresh,
         backend=backend,

@@ -56,7 +56,7 @@ FAILED = 1
     help="With --out, also the accuracy of every cell over the iterations, a picture for each "
     "column (or row, if its cells compete).",
 )  # fmt: skip
-@running_options("tensorboard", "plugins")
+@running_options("track", "tensorboard", "plugins")
 @click.option(
     "--attack", "attack", multiple=True, metavar="NAME=VALUE",
     help="A knob of the attack that the table shows, such as target=update.",
@@ -84,6 +84,7 @@ def table(
     data_dir: str | None,
     out: str | None,
     curves: bool,
+    track: tuple[str, ...],
     tensorboard: str | None,
     plugins: tuple[str, ...],
     attack: tuple[str, ...],
@@ -112,6 +113,7 @@ def table(
         jobs=jobs if backend == "ray" else jobs or 1,
         workers=workers,
         data_dir=data_dir,
+        track=track,
         tensorboard=tensorboard,
         plugins=plugins,
         backend=backend,

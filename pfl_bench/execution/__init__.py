@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from pfl_bench.execution.options import PLACES, Execution, choose_device, default_workers
     from pfl_bench.execution.request import FollowUp, Request
     from pfl_bench.execution.runner import prepare
-    from pfl_bench.execution.tensorboard import check_installed
     from pfl_bench.execution.trained_model import trained_simulator
 
 __getattr__, __dir__, __all__ = face(__name__, __file__)

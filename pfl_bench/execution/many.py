@@ -15,7 +15,7 @@ from typing import Protocol
 from pfl_bench.execution.observer import Ended, Failed, Observer, Observers
 from pfl_bench.execution.options import Execution
 from pfl_bench.execution.request import Request, carry_out
-from pfl_bench.execution.tensorboard import Board
+from pfl_bench.execution.trackers import tracking
 from pfl_bench.execution.workers import worker_processes
 from pfl_bench.store import Store, StoredRun
 
@@ -54,7 +54,7 @@ def run_all(
     found = {name: request.answer(store, options) for name, request in asked.items()}
     runs = {name: run for name, run in found.items() if run is not None}
     outcome = Outcome(runs, stored=frozenset(runs))
-    with _tracking(store, options) as trackers:
+    with tracking(options.track, list(asked.values()), store) as trackers:
         for name, run in runs.items():
             trackers.tell(Ended(asked[name].config, run))
         observers = Observers(trackers, observer or Observer())
@@ -126,16 +126,3 @@ class _Here:
         for request in requests:
             carry_out(request, self._store, self._options, observer)
             yield request, None
-
-
-@contextlib.contextmanager
-def _tracking(store: Store, options: Execution) -> Iterator[Observer]:
-    """Whoever writes the rounds elsewhere too."""
-    if options.tensorboard is None:
-        yield Observer()
-        return
-    board = Board(store, options.tensorboard)
-    try:
-        yield board
-    finally:
-        board.close()

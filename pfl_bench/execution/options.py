@@ -39,8 +39,8 @@ class Execution:
     """Save after this many rounds instead of by time."""
     keep_state: bool = False
     """Keep the state after the last round beside the result; `trained_model` gives it back."""
-    tensorboard: Path | None = None
-    """Where the rounds are also written for TensorBoard, each run in its folder."""
+    track: tuple[str, ...] = ()
+    """Who keeps the rounds too, as tensorboard:DIR or mlflow."""
     address: str | None = None
     """Of a cluster: host:port of a running one, or "auto"; None starts one on this machine."""
     gpus: float | None = None

@@ -43,6 +43,8 @@ class Request:
     partition: str | None = None
     """Where its PFLlib partition lies, if it uses one."""
     follow_up: FollowUp | None = None
+    tags: tuple[tuple[str, str], ...] = ()
+    """What trackers are told of why it is wanted: the table and the cells."""
 
     def result(self, store: Store) -> StoredRun | None:
         """What is stored of it, whole: what follows on the run included."""

@@ -23,7 +23,7 @@ from pfl_bench.execution.observer import Observer, Round
 from pfl_bench.execution.options import Execution
 from pfl_bench.execution.request import Request
 from pfl_bench.execution.runner import execute
-from pfl_bench.execution.tensorboard import scalars
+from pfl_bench.execution.trackers.tracker import scalars
 from pfl_bench.store.records import RoundRecord, same_result
 from pfl_bench.store.store import Store
 
@@ -43,16 +43,19 @@ def config(folder: Path) -> RunConfig:
 
 @pytest.fixture
 def options(folder: Path, tmp_path: Path) -> Execution:
-    board = tmp_path / "board"
-    return Execution(folder, workers=1, checkpoint_every=1, tensorboard=board)
+    board = f"tensorboard:{tmp_path / 'board'}"
+    return Execution(folder, workers=1, checkpoint_every=1, track=(board,))
+
+
+def place(options: Execution) -> Path:
+    return Path(options.track[0].removeprefix("tensorboard:"))
 
 
 def shown(
     options: Execution, store: Store, config: RunConfig
 ) -> dict[str, list[tuple[int, float]]]:
     """The curves that TensorBoard would draw."""
-    assert options.tensorboard is not None
-    board = events.EventAccumulator(str(options.tensorboard / store.folder(config).name))
+    board = events.EventAccumulator(str(place(options) / store.folder(config).name))
     board.Reload()
     return {
         name: [(point.step, point.value) for point in board.Scalars(name)]
@@ -174,8 +177,7 @@ def test_a_missing_extra_is_one_sentence_before_anything_runs(
 def test_a_place_that_cannot_be_written_is_a_users_mistake(
     config: RunConfig, store: Store, options: Execution
 ) -> None:
-    assert options.tensorboard is not None
-    options.tensorboard.write_text("a file")
+    place(options).write_text("a file")
     with pytest.raises(UserError, match="cannot write to"):
         logged(config, store, options)
 

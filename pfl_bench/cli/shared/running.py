@@ -38,8 +38,13 @@ _OPTIONS = {
     "checkpoint_every": click.option(
         "--checkpoint-every", type=click.IntRange(min=1), help="Save after so many rounds."
     ),
+    "track": click.option(
+        "--track", multiple=True, metavar="NAME[:PLACE]",
+        help="Also keep the rounds elsewhere: tensorboard:DIR, mlflow[:URI], wandb[:PROJECT], or a "
+        "plugin's; repeatable.",
+    ),
     "tensorboard": click.option(
-        "--tensorboard", metavar="DIR", help="Also write scalars here for TensorBoard."
+        "--tensorboard", metavar="DIR", help="Short for --track tensorboard:DIR."
     ),
     "fresh": click.option(
         "--fresh", is_flag=True, help="Repeat a run that is already stored."
@@ -75,6 +80,7 @@ def execution(
     *,
     plugins: tuple[str, ...] = (),
     data_dir: str | None = None,
+    track: tuple[str, ...] = (),
     tensorboard: str | None = None,
     device: str = "auto",
     backend: str = "local",
@@ -84,7 +90,7 @@ def execution(
 ) -> Execution:
     """How to run, from the flags of a command; refused at once where that cannot be. The plugins
     are loaded, because what else is said of a run may name them."""
-    from pfl_bench.execution import PLACES, Execution, check_installed, choose_device
+    from pfl_bench.execution import PLACES, Execution, choose_device
     from pfl_bench.plugins import load_plugin
 
     if backend not in PLACES:
@@ -100,7 +106,11 @@ def execution(
         address = address or os.environ.get("RAY_ADDRESS") or None
         require_ray(own=address is None)
     if tensorboard is not None:
-        check_installed()
+        track = (*track, f"tensorboard:{tensorboard}")
+    if track:
+        from pfl_bench.execution.trackers import check_trackers
+
+        check_trackers(track)
     for plugin in plugins:
         load_plugin(Path(plugin))
     return Execution(
@@ -108,7 +118,7 @@ def execution(
         where=backend,
         device=device,
         plugins=tuple(map(Path, plugins)),
-        tensorboard=None if tensorboard is None else paths.user_path(tensorboard),
+        track=track,
         address=address,
         gpus=gpus,
         **options,

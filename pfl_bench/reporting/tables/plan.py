@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
 from pathlib import Path
@@ -158,11 +158,16 @@ class TablePlan:
                 data = data_order.setdefault(data_key(config), len(data_order))
                 known = wanted.get(config.request)
                 follow_up = Attack(threats[config.request]) if config.request in threats else None
-                request = Request(config, cell.cell.chosen.get("partition"), follow_up)
                 places = (*known.places, place) if known else (place,)
+                partition = cell.cell.chosen.get("partition")
+                request = Request(config, partition, follow_up, self._tags(places))
                 wanted[config.request] = PlannedRun(request, places)
                 ranks.setdefault(config.request, (cell.configs.index(config), data))
         return [wanted[name] for name in sorted(wanted, key=ranks.__getitem__)]
+
+    def _tags(self, places: Sequence[Place]) -> tuple[tuple[str, str], ...]:
+        cells = "; ".join(f"{row}, {column}" for row, column in places)
+        return (("table", self.spec.name), ("cell", cells))
 
     def _threats(self) -> dict[str, tuple[Threat, ...]]:
         """The attacks that cells want of each run that lacks one."""
