@@ -32,6 +32,10 @@ FAILED = 1
 @click.option("--rows", multiple=True, metavar="A,B", help="Only these rows (or algorithms).")
 @click.option("--columns", multiple=True, metavar="A,B", help="Only these columns.")
 @click.option(
+    "--add-rows", "added", multiple=True, metavar="A,B",
+    help="These algorithms too, below the table's rows.",
+)  # fmt: skip
+@click.option(
     "--score", metavar="A,B",
     help="What counts: the round best (as in the paper), validation (the same, and refused without "
     "--validation), last or late (mean of the last 20); loss, after the last; over clients, in the "
@@ -70,6 +74,7 @@ def table(
     seeds: str | None,
     rows: tuple[str, ...],
     columns: tuple[str, ...],
+    added: tuple[str, ...],
     score: str | None,
     validation: str | None,
     new_clients: str | None,
@@ -125,12 +130,13 @@ def table(
     folder, store = options.data_dir, ReadStore(paths.results_dir(results_folder))
     if name == "list":
         _refuse({"--rows": rows, "--columns": columns, "--dry-run": dry_run, "--out": out})
-        _refuse({"--tuned": tuned_file})
+        _refuse({"--tuned": tuned_file, "--add-rows": added})
         _refuse({"--attack": attack, "--score": score, "--curves": curves})
         _refuse({"--interval": interval})
         _list(chosen_profile, number, store, folder, data_dir is not None)
         return
-    spec = _restricted(_table(name, data_dir is not None), rows, columns)
+    spec = _table(name, data_dir is not None).extended(commas.names("--add-rows", *added))
+    spec = _restricted(spec, rows, columns)
     spec = spec.attacked(assignments(attack, "--attack target=update")).with_plugins(plugins)
     spec = spec.running(
         {"validation": validation, "new_clients": new_clients, "adapt_epochs": adapt_epochs}

@@ -25,6 +25,10 @@ SHARE = "0.2"
 @click.option("--rows", multiple=True, metavar="A,B", help="Only these rows (or algorithms).")
 @click.option("--columns", multiple=True, metavar="A,B", help="Only these columns.")
 @click.option(
+    "--add-rows", "added", multiple=True, metavar="A,B",
+    help="These algorithms too, below the table's rows.",
+)  # fmt: skip
+@click.option(
     "--halving", is_flag=True,
     help="Give up the worse half after a part of the rounds, and again, the better half going on.",
 )  # fmt: skip
@@ -50,6 +54,7 @@ def tune(
     budget: str,
     rows: tuple[str, ...],
     columns: tuple[str, ...],
+    added: tuple[str, ...],
     halving: bool,
     tuning_seeds: str,
     validation: str,
@@ -91,6 +96,7 @@ def tune(
     if spec.metric != "accuracy":
         raise UserError(f"{spec.name!r} cannot be tuned: it shows no accuracy")
     spec = spec.on_real_data() if data_dir is not None else spec
+    spec = spec.extended(commas.names("--add-rows", *added))
     spec = spec.restricted(
         tuple(commas.names("--rows", *rows, whole=spec.rows)),
         tuple(commas.names("--columns", *columns, whole=spec.columns)),
@@ -115,6 +121,7 @@ def tune(
         context.exit(FAILED)
     share = checked({"validation": validation}, "this table")["validation"]
     said = {"--table": (name,), "--rows": rows, "--columns": columns, "--budget": (budget,)}
+    said |= {"--add-rows": added}
     said |= {"--tuning-seeds": (tuning_seeds,), "--validation": (validation,)}
     said |= {"--profile": (profile,), "--plugin": plugins}
     words = [

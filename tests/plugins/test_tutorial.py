@@ -62,6 +62,12 @@ def best_accuracy(text: str) -> float:
     return float(found[1])
 
 
+def test_the_plugin_is_validated_and_welcomes_new_clients(printed: dict[str, str]) -> None:
+    text = output(printed, "pfl-bench run --validation")
+    assert re.search(r"validation +[\d.]+ % in the best round", text)
+    assert re.search(r"new clients +[\d.]+ % in the best round", text)
+
+
 def test_the_algorithm_takes_fewer_than_fifty_lines() -> None:
     (content,) = (content for _, file, content in BLOCKS if file == "knnper.py")
     assert len(content.splitlines()) < 50

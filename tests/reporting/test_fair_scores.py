@@ -99,6 +99,29 @@ def test_a_table_that_names_no_score_is_refused(tmp_path: Path) -> None:
         read_table(path)
 
 
+def test_methods_can_stand_below_the_rows_of_a_table() -> None:
+    spec = load_table("main").extended(["fedavg_ft", "fedprox-ft"])
+    assert spec.rows == (*load_table("main").rows, "FedAvg + FT", "FedProx + FT")
+    assert spec.rules - load_table("main").rules == {"FedAvg + FT"}
+    added = [cell for (row, _), cell in spec.cells.items() if row == "FedProx + FT"]
+    assert {cell.chosen["algo"] for cell in added} == {"fedprox_ft"}
+    assert len(added) == len(spec.columns) and not any(cell.published for cell in added)
+    assert spec.arguments == "main --add-rows fedavg_ft,fedprox_ft"
+
+
+@pytest.mark.parametrize(
+    ("name", "algo", "said"),
+    [
+        ("main", "fedavg_tf", "unknown algorithm 'fedavg_tf'; did you mean 'fedavg_ft'"),
+        ("main", "fedavg", "--add-rows fedavg does not go with 'main'"),
+        ("ablation", "fedavg", "--add-rows fedavg does not go with 'ablation'"),
+    ],
+)
+def test_methods_that_cannot_stand_there_are_refused(name: str, algo: str, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        load_table(name).extended([algo])
+
+
 def test_settings_for_every_cell_win_and_are_part_of_the_command() -> None:
     spec = load_table("main").running({"validation": "0.2", "new_clients": None})
     assert {cell.chosen["validation"] for cell in spec.cells.values()} == {"0.2"}

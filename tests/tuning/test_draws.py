@@ -4,13 +4,17 @@ budget would try."""
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pfl_bench.config.hyper import knobs
+from pfl_bench.config.options import SETTINGS
 from pfl_bench.config.search import Search
-from pfl_bench.plugins.registry import algorithm_names
+from pfl_bench.models.backbones import MODELS
+from pfl_bench.plugins.registry import algorithm_names, load_algorithm
 from pfl_bench.reporting.tables.spec import Cell
 from pfl_bench.tuning.draws import draws, searched
 
@@ -59,6 +63,23 @@ def test_all_methods_are_tried_at_the_same_learning_rates(algo: str) -> None:
     rates = [draw.run["lr"] for draw in draws(cell(algo), 8)[1:]]
     assert rates == [draw.run["lr"] for draw in draws(cell("fedavg"), 8)[1:]]
     assert len(set(rates)) == 7 and all(0.002 <= rate <= 0.5 for rate in rates)
+
+
+def test_the_range_of_the_learning_rate_holds_those_of_all_models() -> None:
+    search = SETTINGS["lr"].search
+    assert search is not None
+    assert all(2 * search.low <= model.lr <= search.high / 2 for model in MODELS.values())
+
+
+def test_the_page_gives_the_ranges_of_the_code() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "comparison.md").read_text(encoding="utf-8")
+    ranges = [("all", SETTINGS["lr"])]
+    for algo in algorithm_names():
+        kind = load_algorithm(algo)
+        ranges += [(kind.title, knob) for knob in knobs(kind.Hyper).values() if knob.search]
+    rows = [f"| `{k.name}` | {title} | {k.search} | {k.searched} |" for title, k in ranges]
+    section = page.partition("## Rivals untuned")[2].partition("\n## ")[0]
+    assert [line for line in section.splitlines() if line.startswith("| `")] == rows
 
 
 def test_a_larger_budget_continues_a_smaller_one() -> None:

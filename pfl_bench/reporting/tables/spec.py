@@ -111,6 +111,23 @@ class TableSpec:
             arguments=self._called(options),
         )
 
+    def extended(self, algos: Sequence[str]) -> TableSpec:
+        """The same table with these methods below its own rows, where those are methods."""
+        if not algos:
+            return self
+        from pfl_bench.plugins import load_algorithm
+
+        for algo in algos:
+            load_algorithm(algo)  # which says what there is
+        further = self._lacking(algos)
+        if len(further) < len(algos):
+            raise UserError(
+                f"--add-rows {','.join(algos)} does not go with {self.name!r}: its rows are no "
+                "methods, or it has such a row"
+            )
+        options = [("--add-rows", ",".join(further))]
+        return dataclasses.replace(self._with_rows(further), arguments=self._called(options))
+
     def _lacking(self, asked: Iterable[str]) -> list[str]:
         """The algorithms that are asked for and have no row, in a table whose rows are methods."""
         from pfl_bench.plugins import algorithm_names
