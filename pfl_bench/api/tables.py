@@ -107,15 +107,12 @@ def table(
     spec = load_table(name)
     spec = spec.on_real_data() if data is not None else spec
     spec = spec.restricted(tuple(rows), tuple(columns)).running(comparing)
-    found = None if tuned is None else read_tuned(user_path(tuned))
-    spec = spec if found is None else found.applied(spec)
+    spec = spec if tuned is None else read_tuned(user_path(tuned)).applied(spec)
     spec = spec if score is None else spec.scored(score)
     number = chosen.seeds if seeds is None else len(seeds_named(seeds))
     fingerprint = known_to(store) if render_only else None
     plan = plan_table(spec, chosen, number, store, folder, fingerprint)
     check_validated(plan, [spec])
-    if found is not None:
-        found.check_seeds(plan)
     if not render_only:
         options = Execution(folder, jobs=jobs, workers=workers, track=tuple(track))
         _check_processes(plan, options)

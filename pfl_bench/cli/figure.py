@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pfl_bench.api import COMPARING
 from pfl_bench.base import COLUMN, FORMATS, PAGE, UserError, unknown, user_path
 from pfl_bench.cli.run import setting_options
 from pfl_bench.cli.shared import commas, running_options
@@ -275,7 +276,12 @@ def _of_table(command: Command) -> Command:
         click.option("--rows", multiple=True, metavar="A,B",
                      help="Only these rows (or algorithms)."),
         click.option("--columns", multiple=True, metavar="A,B", help="Only these columns."),
-        click.option("--score", default="best", metavar="NAME", help="What counts, as in `table`."),
+        click.option("--add-rows", "added", multiple=True, metavar="A,B",
+                     help="These algorithms too."),
+        click.option("--score", metavar="NAME", help="What counts, as in `table`."),
+        _settings(COMPARING),
+        click.option("--tuned", "tuned_file", metavar="FILE",
+                     help="Values that `pfl-bench tune` found."),
         click.option("--plugin", "plugins", multiple=True, metavar="FILE",
                      help="An algorithm in a file."),
         click.option("--results", "results_folder", metavar="DIR",

@@ -108,7 +108,6 @@ def table(
     from pfl_bench.reporting import ReadStore
     from pfl_bench.reporting.figures import tablecurves
     from pfl_bench.reporting.tables import known_to, plan_table
-    from pfl_bench.tuning import read_tuned
 
     if dry_run and render_only:
         raise UserError("--dry-run and --render-only exclude each other")
@@ -135,22 +134,16 @@ def table(
         _refuse({"--interval": interval})
         _list(chosen_profile, number, store, folder, data_dir is not None)
         return
-    spec = _table(name, data_dir is not None).extended(commas.names("--add-rows", *added))
-    spec = _restricted(spec, rows, columns)
+    comparing = (validation, new_clients, adapt_epochs)
+    spec = _table(name, data_dir is not None)
+    spec = _asked(spec, added, rows, columns, comparing, tuned_file)
     spec = spec.attacked(assignments(attack, "--attack target=update")).with_plugins(plugins)
-    spec = spec.running(
-        {"validation": validation, "new_clients": new_clients, "adapt_epochs": adapt_epochs}
-    )
-    tuned = None if tuned_file is None else read_tuned(user_path(tuned_file))
-    spec = spec if tuned is None else tuned.applied(spec)
     spec = spec.with_intervals(interval)
     scores = [spec.score] if score is None else commas.names("--score", score)
     spec, *others = (spec.scored(name) for name in scores)
     fingerprint = known_to(store) if render_only else None
     plan = plan_table(spec, chosen_profile, number, store, folder, fingerprint)
     check_validated(plan, (spec, *others))
-    if tuned is not None:
-        tuned.check_seeds(plan)
     if curves:
         tablecurves.check(plan)
     if dry_run:
@@ -187,7 +180,12 @@ def stored_plan(
     seeds: int | None,
     rows: tuple[str, ...],
     columns: tuple[str, ...],
-    score: str,
+    added: tuple[str, ...],
+    score: str | None,
+    validation: str | None,
+    new_clients: str | None,
+    adapt_epochs: str | None,
+    tuned_file: str | None,
     plugins: tuple[str, ...],
     results_folder: str | None,
     data_dir: str | None,
@@ -201,16 +199,32 @@ def stored_plan(
     for plugin in plugins:
         load_plugin(Path(plugin))
     chosen, store = load_profile(profile), ReadStore(paths.results_dir(results_folder))
-    spec = _restricted(_table(name, data_dir is not None), rows, columns).scored(score)
+    comparing = (validation, new_clients, adapt_epochs)
+    spec = _table(name, data_dir is not None)
+    spec = _asked(spec, added, rows, columns, comparing, tuned_file)
+    spec = spec if score is None else spec.scored(score)
     folder, known = paths.data_dir(data_dir), known_to(store)
     return plan_table(spec, chosen, seeds or chosen.seeds, store, folder, known)
 
 
-def _restricted(spec: TableSpec, rows: tuple[str, ...], columns: tuple[str, ...]) -> TableSpec:
-    return spec.restricted(
+def _asked(
+    spec: TableSpec,
+    added: tuple[str, ...],
+    rows: tuple[str, ...],
+    columns: tuple[str, ...],
+    comparing: tuple[str | None, ...],
+    tuned_file: str | None,
+) -> TableSpec:
+    """The table as it is asked for: which of it, under which terms, tuned or not."""
+    from pfl_bench.tuning import read_tuned
+
+    spec = spec.extended(commas.names("--add-rows", *added))
+    spec = spec.restricted(
         tuple(commas.names("--rows", *rows, whole=spec.rows)),
         tuple(commas.names("--columns", *columns, whole=spec.columns)),
     )
+    spec = spec.running(dict(zip(COMPARING, comparing, strict=True)))
+    return spec if tuned_file is None else read_tuned(user_path(tuned_file)).applied(spec)
 
 
 def _table(name: str, has_folder: bool) -> TableSpec:

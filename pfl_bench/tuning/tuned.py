@@ -17,7 +17,7 @@ import yaml
 from pfl_bench.base import UserError, read_yaml, shown, unknown, write_atomically
 from pfl_bench.config import checked, resolve
 from pfl_bench.plugins import load_algorithm
-from pfl_bench.reporting.tables import Cell, Place, TablePlan, TableSpec
+from pfl_bench.reporting.tables import Cell, Place, TableSpec
 from pfl_bench.tuning.draws import LR
 from pfl_bench.tuning.trials import Choice, Effort
 
@@ -59,7 +59,7 @@ class Tuned:
                 )
         cells = {place: self._set(cell, where) for place, cell in spec.cells.items()}
         left = [f"{row} in {column}" for row, column in spec.cells if (row, column) in self.untuned]
-        return spec.tuned(cells, self._told(left), str(self.path))
+        return spec.tuned(cells, self._told(left), self.seeds, str(self.path))
 
     def _set(self, cell: Cell, where: str) -> Cell:
         run, hyper = self.values.get((cell.row, cell.column), ({}, {}))
@@ -87,15 +87,6 @@ class Tuned:
             f"{'s' if len(self.seeds) > 1 else ''} {seeds}, which no run of this table has"
             f"{exceptions}"
         )
-
-    def check_seeds(self, plan: TablePlan) -> None:
-        """Refuse to score with a seed that values were chosen by."""
-        for seed in {config.seed for cell in plan.cells.values() for config in cell.configs}:
-            if seed in self.seeds:
-                raise UserError(
-                    f"{str(self.path)!r}: these values were tuned with the seed {seed}, which the "
-                    "table would be scored with"
-                )
 
 
 def write_tuned(

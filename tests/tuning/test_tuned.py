@@ -7,14 +7,16 @@ from pathlib import Path
 import pytest
 import yaml
 from click.testing import CliRunner, Result
-from fakeplans import cell_plan, table_plan
 
 from pfl_bench.base.errors import UserError
 from pfl_bench.cli import Commands
 from pfl_bench.cli.table import table
 from pfl_bench.cli.tune import tune
+from pfl_bench.config.options import load_profile
+from pfl_bench.reporting.tables.plan import TablePlan, plan_table
 from pfl_bench.reporting.tables.reading import load_table
 from pfl_bench.reporting.tables.spec import TableSpec
+from pfl_bench.store.store import Store
 from pfl_bench.tuning.draws import Draw
 from pfl_bench.tuning.trials import Choice, Effort
 from pfl_bench.tuning.tuned import read_tuned, write_tuned
@@ -103,11 +105,15 @@ def test_a_cell_for_which_nothing_was_found_is_told(file: Path) -> None:
     assert spec.tuning.endswith(f"untuned: FedCP in {COLUMN}")
 
 
-def test_a_seed_of_tuning_is_none_of_the_table(file: Path) -> None:
-    plan = table_plan([cell_plan(PLACES[0], [None, None])])
-    read_tuned(file).check_seeds(plan)
-    with pytest.raises(UserError, match="tuned with the seed 1, which the table would be"):
-        read_tuned(changed(file, {"seeds": [1]})).check_seeds(plan)
+def test_a_seed_of_tuning_is_none_of_the_table(file: Path, tmp_path: Path) -> None:
+    def plan() -> TablePlan:
+        spec = read_tuned(file).applied(main_table())
+        return plan_table(spec, load_profile("quick"), 2, Store(tmp_path), tmp_path)
+
+    assert {config.seed for cell in plan().cells.values() for config in cell.configs} == {0, 1}
+    changed(file, {"seeds": [1]})
+    with pytest.raises(UserError, match="'main' was tuned with the seed 1, which it would be"):
+        plan()
 
 
 @pytest.mark.parametrize(

@@ -225,9 +225,19 @@ def plan_table(
             with contextlib.suppress(UserError):
                 here = tuple(make().seeded(seeds))
                 configs = here if any(map(find, here)) else configs
+        _check_seeds(spec, configs)
         runs = tuple(_shown(find(config), cell) for config in configs)
         cells[place] = _known(CellPlan(cell, configs, runs, peer=partial(_peer, store)))
     return TablePlan(spec, profile, seeds, cells)
+
+
+def _check_seeds(spec: TableSpec, configs: Iterable[RunConfig]) -> None:
+    for config in configs:
+        if config.seed in spec.tuning_seeds:
+            raise UserError(
+                f"{spec.name!r} was tuned with the seed {config.seed}, which it would be scored "
+                "with; run fewer seeds, or tune with others"
+            )
 
 
 def _peer(store: Store, config: RunConfig, algo: str) -> StoredRun | None:

@@ -74,6 +74,8 @@ class TableSpec:
     """The one that its file names."""
     tuning: str = ""
     """How its hyper-parameters were tuned; nothing where they were not."""
+    tuning_seeds: frozenset[int] = frozenset()
+    """The seeds that they were chosen by, which must not score them."""
     interval: str = ""
     """One of `intervals.OVER`, where cells show confidence intervals."""
 
@@ -243,10 +245,17 @@ class TableSpec:
         options = [(f"--{name.replace('_', '-')}", str(value)) for name, value in said.items()]
         return dataclasses.replace(self, cells=cells, arguments=self._called(options))
 
-    def tuned(self, cells: Mapping[tuple[str, str], Cell], told: str, file: str) -> TableSpec:
+    def tuned(
+        self, cells: Mapping[tuple[str, str], Cell], told: str, seeds: Iterable[int], file: str
+    ) -> TableSpec:
         """The same table with tuned values in its cells, from a file, and how they were found."""
-        arguments = self._called([("--tuned", file)])
-        return dataclasses.replace(self, cells=cells, tuning=told, arguments=arguments)
+        return dataclasses.replace(
+            self,
+            cells=cells,
+            tuning=told,
+            tuning_seeds=frozenset(seeds),
+            arguments=self._called([("--tuned", file)]),
+        )
 
     def with_intervals(self, over: str | None) -> TableSpec:
         """The same table with a confidence interval in each cell, where one is asked for."""
