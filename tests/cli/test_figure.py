@@ -133,8 +133,9 @@ def test_methods_that_cannot_run_are_told_and_the_others_drawn(bench: Bench) -> 
 def test_stored_results_are_drawn_without_the_data_they_come_from(tmp_path: Path) -> None:
     """The figure of docs/reproduction.md, from the repository's own results."""
     root, nothing = Path(__file__).parents[2], ("--data-dir", str(tmp_path / "nothing"))
-    flags = ("--profile", "lite", "--dataset", "cifar100", "--algos", "local,fedcp", "--seeds", "1")
-    store = ("--results", str(root / "results/lite"), "--out", str(tmp_path), *nothing)
+    profile = ("--profile", str(root / "docs/reproduction/lite-0.1.yaml"))
+    flags = (*profile, "--dataset", "cifar100", "--algos", "local,fedcp", "--seeds", "1")
+    store = ("--results", str(root / "results/lite.zip"), "--out", str(tmp_path), *nothing)
     result = CliRunner().invoke(main, ("figure", "curves", *flags, *store, "--format", "png"))
     assert result.exit_code == 0, result.output
     assert [path.suffix for path in tmp_path.glob("curves-*")] == [".png"]

@@ -131,13 +131,21 @@ def test_every_constraint_is_exact_and_has_a_checksum(file: str) -> None:
         assert re.match(r"[\w.-]+==[\w.]+( ;.*?)? +--hash=sha256:[0-9a-f]{64}", entry), entry
 
 
+UNTESTED = ("mlflow", "wandb")
+"""Extras that the tests do without: stand-ins take their place."""
+
+
 def numbers(version: str) -> list[int]:
     return [int(part) for part in re.findall(r"\d+", version)]
 
 
 def test_the_constraints_hold_all_that_the_project_asks_for() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    asked = [*project["dependencies"], *chain(*project["optional-dependencies"].values())]
+    extras = project["optional-dependencies"]
+    asked = [
+        *project["dependencies"],
+        *chain(*(extras[name] for name in extras if name not in UNTESTED)),
+    ]
     held = pinned()
     for line in asked:
         name, floor = re.match(r"([\w-]+)[^>;]*(?:>=([\d.]+))?", line).groups()  # type: ignore[union-attr]

@@ -14,7 +14,6 @@ from pfl_bench.cli import main
 from pfl_bench.reporting.tables import plot
 
 ROOT = Path(__file__).parents[2]
-pytestmark = pytest.mark.xfail(reason="the reference results have the names of version 0.1")
 REPORT = (ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8")
 PUBLISHED = ROOT / "docs" / "reproduction"
 
@@ -32,7 +31,7 @@ def _commands() -> list[list[str]]:
 def rendered(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with what the commands write when they are given the stored results and no data."""
     folder = tmp_path_factory.mktemp("rendered")
-    here = {"--out": folder, "--data-dir": folder, "--results": ROOT / "results" / "lite"}
+    here = {"--out": folder, "--data-dir": folder, "--results": ROOT / "results" / "lite.zip"}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plot, "save", lambda *_: None)
         patch.chdir(ROOT)
