@@ -10,7 +10,7 @@ from pfl_bench.base import VERSION as __version__
 from pfl_bench.base.face import face
 
 if TYPE_CHECKING:
-    from pfl_bench.api import Result, Store, Table, run, table
+    from pfl_bench.api import Result, Store, Table, check, run, table
     from pfl_bench.base import UserError
     from pfl_bench.config import knob
     from pfl_bench.engine import Algorithm

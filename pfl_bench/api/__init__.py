@@ -8,6 +8,7 @@ from pfl_bench.base.face import face
 
 if TYPE_CHECKING:
     from pfl_bench.api.asking import COMPARING, Asked, gather, seeds_named
+    from pfl_bench.api.checking import check
     from pfl_bench.api.progress import Course, Lines, duration, title
     from pfl_bench.api.results import Result, Store
     from pfl_bench.api.runs import run

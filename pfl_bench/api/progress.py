@@ -61,7 +61,7 @@ class Lines(Observer):
     def on_began(self, event: Began) -> None:
         self._courses[event.config.request] = Course(event)
         done = f", continues after round {len(event.earlier)}" if event.earlier else ""
-        self._show(f"{_short(event.config)} of {event.config.rounds} rounds{done}")
+        self._show(f"{_short(event.config)}: {event.config.rounds} rounds{done}")
 
     def on_round(self, event: Round) -> None:
         key, record = event.config.request, event.record
