@@ -207,6 +207,22 @@ def stored_plan(
     return plan_table(spec, chosen, seeds or chosen.seeds, store, folder, known)
 
 
+def part_of(
+    spec: TableSpec,
+    rows: tuple[str, ...],
+    columns: tuple[str, ...],
+    added: tuple[str, ...],
+) -> TableSpec:
+    """The rows and columns that are asked for; what is added is wanted, whatever rows are named."""
+    further = commas.names("--add-rows", *added)
+    spec = spec.extended(further)
+    kept = commas.names("--rows", *rows, whole=spec.rows)
+    return spec.restricted(
+        (*kept, *further) if kept else (),
+        tuple(commas.names("--columns", *columns, whole=spec.columns)),
+    )
+
+
 def _asked(
     spec: TableSpec,
     added: tuple[str, ...],
@@ -218,11 +234,7 @@ def _asked(
     """The table as it is asked for: which of it, under which terms, tuned or not."""
     from pfl_bench.tuning import read_tuned
 
-    spec = spec.extended(commas.names("--add-rows", *added))
-    spec = spec.restricted(
-        tuple(commas.names("--rows", *rows, whole=spec.rows)),
-        tuple(commas.names("--columns", *columns, whole=spec.columns)),
-    )
+    spec = part_of(spec, rows, columns, added)
     spec = spec.running(dict(zip(COMPARING, comparing, strict=True)))
     return spec if tuned_file is None else read_tuned(user_path(tuned_file)).applied(spec)
 

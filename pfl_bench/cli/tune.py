@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from pfl_bench.base import UserError, shown, user_path
-from pfl_bench.cli.shared import CLUSTER, commas, execution, running_options
+from pfl_bench.cli.shared import CLUSTER, execution, running_options
+from pfl_bench.cli.table import part_of
 from pfl_bench.config import checked, load_profile
 
 if TYPE_CHECKING:
@@ -96,11 +97,7 @@ def tune(
     if spec.metric != "accuracy":
         raise UserError(f"{spec.name!r} cannot be tuned: it shows no accuracy")
     spec = spec.on_real_data() if data_dir is not None else spec
-    spec = spec.extended(commas.names("--add-rows", *added))
-    spec = spec.restricted(
-        tuple(commas.names("--rows", *rows, whole=spec.rows)),
-        tuple(commas.names("--columns", *columns, whole=spec.columns)),
-    )
+    spec = part_of(spec, rows, columns, added)
     spec = spec.running({"validation": validation})
     chosen, store = load_profile(profile), Store(paths.results_dir(results_folder))
     target = user_path(out or f"tuned-{spec.name}.yaml")

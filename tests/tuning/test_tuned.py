@@ -10,12 +10,13 @@ from click.testing import CliRunner, Result
 
 from pfl_bench.base.errors import UserError
 from pfl_bench.cli import Commands
-from pfl_bench.cli.table import table
+from pfl_bench.cli.table import part_of, table
 from pfl_bench.cli.tune import tune
 from pfl_bench.config.options import load_profile
 from pfl_bench.reporting.tables.plan import TablePlan, plan_table
 from pfl_bench.reporting.tables.reading import load_table
 from pfl_bench.reporting.tables.spec import TableSpec
+from pfl_bench.store.records import best_round
 from pfl_bench.store.store import Store
 from pfl_bench.tuning.draws import Draw
 from pfl_bench.tuning.trials import Choice, Effort
@@ -201,7 +202,38 @@ def test_a_dry_run_trains_nothing(here: Path) -> None:
     assert not Path("results").exists()
 
 
+def test_an_added_row_stands_whatever_rows_are_named() -> None:
+    assert part_of(load_table("main"), ("FedCP",), (), ("fedavg_ft",)).rows == (
+        "FedCP",
+        "FedAvg + FT",
+    )
+    whole = part_of(load_table("main"), (), (), ("fedavg_ft",))
+    assert whole.rows == (*load_table("main").rows, "FedAvg + FT")
+
+
 def test_scoring_by_validation_without_any_is_refused(here: Path) -> None:
     refused = call("table", "mine.yaml", "--profile", "tiny.yaml", "--score", "validation")
     assert refused.exit_code == 2
     assert "validation needs runs that hold back training samples" in refused.output
+
+
+def test_a_tuned_method_stands_beside_local_as_it_was_tuned(here: Path) -> None:
+    """Not beside Local at the method's own learning rate, which nobody runs."""
+    rows = SPEC + "  - {name: Local, run: {algo: local}}\n"
+    Path("mine.yaml").write_text(rows)
+    values = {"FedAvg": 0.1, "FedProx": 0.02, "Local": 0.05}
+    cells = [{"row": row, "column": "only", "run": {"lr": lr}} for row, lr in values.items()]
+    found = {"table": "mine", "profile": "tiny", "budget": 2, "seeds": [10_000], "cells": cells}
+    Path("t.yaml").write_text(yaml.safe_dump(found))
+    mine = ("mine.yaml", "--profile", "tiny.yaml", "--seeds", "1", "--tuned", "t.yaml")
+    assert call("table", *mine).exit_code == 0
+    spec = read_tuned(Path("t.yaml")).applied(load_table("mine.yaml")).scored("below-local")
+    plan = plan_table(spec, load_profile("tiny.yaml"), 1, Store(Path("results")), here)
+    runs = {row: cell.runs[0] for (row, _), cell in plan.cells.items()}
+    correct = {row: run and (best_round(run.records())) for row, run in runs.items()}
+    for row in ("FedAvg", "FedProx"):
+        ours, alone = correct[row], correct["Local"]
+        assert ours and alone
+        pairs = list(zip(ours.correct or [], alone.correct or [], strict=True))
+        below = 100 * sum(a < b for a, b in pairs) / len(pairs)
+        assert plan.cells[row, "only"].mean == pytest.approx(below)

@@ -209,7 +209,7 @@ def plan_table(
             stored[config.request] = _stored(config, store, spec)
         return stored[config.request]
 
-    cells = {}
+    cells: dict[Place, CellPlan] = {}
     for place, cell in spec.cells.items():
         chosen = {**profile.tables.get(spec.name, {}), **cell.chosen}
         if "model" in cell.chosen:
@@ -227,7 +227,8 @@ def plan_table(
                 configs = here if any(map(find, here)) else configs
         _check_seeds(spec, configs)
         runs = tuple(_shown(find(config), cell) for config in configs)
-        cells[place] = _known(CellPlan(cell, configs, runs, peer=partial(_peer, store)))
+        peer = partial(_tuned_peer, cells, place) if spec.tuning else partial(_peer, store)
+        cells[place] = _known(CellPlan(cell, configs, runs, peer=peer))
     return TablePlan(spec, profile, seeds, cells)
 
 
@@ -245,6 +246,18 @@ def _peer(store: Store, config: RunConfig, algo: str) -> StoredRun | None:
         return None
     run = store.find(replace(config, **method_facts(algo, config.model), record=()))
     return run if _has(run, "finished") else None
+
+
+def _tuned_peer(
+    cells: Mapping[Place, CellPlan], place: Place, config: RunConfig, algo: str
+) -> StoredRun | None:
+    """The same of a tuned table: the other method as it was tuned for it, in the same column."""
+    for (_, column), other in cells.items():
+        if column == place[1] and algo and other.cell.chosen["algo"] == algo:
+            pairs = zip(other.configs, other.runs, strict=True)
+            runs = [run for its, run in pairs if its.seed == config.seed]
+            return next((run for run in runs if _has(run, "finished")), None)
+    return None
 
 
 def fingerprints(runs: Iterable[StoredRun]) -> dict[tuple[str, str], list[str]]:
