@@ -171,7 +171,9 @@ def test_the_command_of_a_run_gives_its_key(
     assert configured_by(command, monkeypatch).key == config.key
 
 
-@pytest.mark.skipif(not REFERENCE.is_file(), reason="the reference results are not in this checkout")
+@pytest.mark.skipif(
+    not REFERENCE.is_file(), reason="the reference results are not in this checkout"
+)
 def test_the_commands_of_the_reference_results_give_their_keys(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
