@@ -142,8 +142,10 @@ class RoundRecord:
         if not isinstance(counts, dict):
             return None
         correct, total = counts.get("correct", []), counts.get("total", [])
-        is_sound = _are_counts(correct) and _are_counts(total) and sum(total) > 0
-        return sum(correct) / sum(total) if is_sound else None
+        is_sound = _are_counts(correct) and _are_counts(total) and len(correct) == len(total)
+        if not is_sound or not sum(total):
+            return None
+        return sum(correct) / sum(total)
 
     @property
     def test_loss(self) -> float | None:
