@@ -145,7 +145,8 @@ class RoundRecord:
         is_sound = _are_counts(correct) and _are_counts(total) and len(correct) == len(total)
         if not is_sound or not sum(total):
             return None
-        return sum(correct) / sum(total)
+        is_possible = all(right <= of for right, of in zip(correct, total, strict=True))
+        return sum(correct) / sum(total) if is_possible else None
 
     @property
     def test_loss(self) -> float | None:

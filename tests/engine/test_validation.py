@@ -122,7 +122,17 @@ def test_patience_looks_at_validation_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    "nonsense", [None, [], 3, {"correct": ["a"], "total": [1]}, {"total": [1]}]
+    "nonsense",
+    [
+        None,
+        [],
+        3,
+        {"total": [1]},
+        {"correct": ["a"], "total": [1]},
+        {"correct": [1, 1], "total": [2]},
+        {"correct": [3], "total": [2]},
+        {"correct": [], "total": []},
+    ],
 )
 def test_nonsense_in_a_record_is_no_accuracy(nonsense: object) -> None:
     damaged = RoundRecord(1, [0], [1], [2], [0.5], extras={VALIDATION: nonsense})
