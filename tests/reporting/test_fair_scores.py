@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fakeplans import ORIGIN, cell_plan, table_plan
+from fakeplans import ORIGIN, cell_plan, stored, table_plan
 from toy import toy_config
 
 from pfl_bench.base.errors import UserError
@@ -81,6 +81,14 @@ def test_the_caption_says_what_chose_the_best_round() -> None:
 def test_the_caption_says_how_many_never_join() -> None:
     assert facts(plan(0.0, 2))["New clients"].startswith("2 of 4 clients never join")
     assert "New clients" not in facts(plan(0.0))
+
+
+def test_what_takes_no_training_is_not_told_of_clients_for_whom_it_is_not_known() -> None:
+    known = {"classes": 4, "majority_correct": [3, 2], "tested": 10}
+    told = stored(toy_config(), 40.0, reference=known)
+    cell = cell_plan(("FedAvg", "toy"), [None], runs=[told])
+    assert "50.00 and 25.00 %" in facts(table_plan([cell]))["Without training"]
+    assert "Without training" not in facts(table_plan([cell], score="new"))
 
 
 def test_a_table_can_name_its_score() -> None:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from pfl_bench.reporting.tables.spec import Cell
     from pfl_bench.store import Metric, StoredRun
 
+OF_NEW = ("new", "new-clients")
+"""Scores of clients that never join."""
 NOT_BEST = ("last", "late", "loss")
 """Scores that no best round is chosen for."""
 NO_RANKING = (
@@ -131,8 +133,9 @@ def still_rising(plan: TablePlan) -> str:
 
 
 def _references(plan: TablePlan) -> str:
-    """What answers without training score in each line of a table of accuracies."""
-    if plan.spec.metric != "accuracy":
+    """What answers without training score in each line of a table of accuracies; it is known of the
+    clients that join alone."""
+    if plan.spec.metric != "accuracy" or plan.spec.score in OF_NEW:
         return ""
     told = {line: _reference(plan, cells) for line, cells in plan.spec.lines().items()}
     known = {line: text for line, text in told.items() if text}
