@@ -137,7 +137,9 @@ def pack_(folder: Path, out: Path | None) -> None:
     """Pack the finished runs of a results FOLDER into one file, to be shared.
 
     The archive serves wherever --results is asked for."""
-    store = Store(user_path(folder))
+    store = Store(user_path(folder).absolute())
+    if out is None and not store.root.name:
+        raise UserError(f"{store.root} has no name to call an archive by; give one with --out")
     target = store.root.with_suffix(".zip") if out is None else user_path(out)
     if target.suffix != ".zip":
         raise UserError(f"an archive cannot be called {shown(target.name)}; its name ends in .zip")

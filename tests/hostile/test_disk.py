@@ -46,7 +46,8 @@ def configured(data: Path, **chosen: Any) -> RunConfig:
 def arguments(data: Path, results: Path) -> list[str]:
     flags = [(f"--{name.replace('_', '-')}", str(value)) for name, value in FLAGS.items()]
     return [
-        "run", "--data-dir", str(data), "--results", str(results), "--checkpoint-every", "1",
+        "run", "--profile", "paper", "--data-dir", str(data), "--results", str(results),
+        "--checkpoint-every", "1",
         *(part for flag in flags for part in flag),
     ]  # fmt: skip
 

@@ -92,8 +92,9 @@ def whole(config: RunConfig, options: Execution, tmp_path: Path) -> StoredRun:
 def arguments(data: Path, results: Path, algo: str) -> list[str]:
     flags = [(f"--{name.replace('_', '-')}", str(value)) for name, value in FLAGS.items()]
     return [
-        "run", "--algo", algo, "--data-dir", str(data), "--results", str(results),
-        "--checkpoint-every", "1", *(part for flag in flags for part in flag),
+        "run", "--profile", "paper", "--algo", algo, "--data-dir", str(data),
+        "--results", str(results), "--checkpoint-every", "1",
+        *(part for flag in flags for part in flag),
     ]  # fmt: skip
 
 

@@ -52,7 +52,8 @@ class Stuck(Algorithm):
 @pytest.fixture
 def line(data: Path, store: Store) -> list[object]:
     return [
-        "run", "--algo", "ditto", "--dataset", NAME, "--data-dir", data, "--results", store.root,
+        "run", "--profile", "paper", "--algo", "ditto", "--dataset", NAME,
+        "--data-dir", data, "--results", store.root,
         "--clients", 2, "--batch-size", 8, "--rounds", ROUNDS, "--lr", 0.05, "--workers", 2,
     ]  # fmt: skip
 
