@@ -19,8 +19,7 @@ class ReadStore(Store):
 
     def find(self, config: Configuration) -> StoredRun | None:
         run = self._final.get(config.key)
-        found = run and run.until(config.rounds, config.patience)
-        return found or super().find(config)
+        return super().find(config) if run is None else run.until(config.rounds, config.patience)
 
     def all(self) -> Iterator[StoredRun]:
         return iter(self._runs)

@@ -91,6 +91,8 @@ class StoredRun:
         ends = {"rounds": rounds, "patience": patience}
         if self.status == "skipped" or ends.items() <= self.config.items():
             return self
+        if self.status == "finished" and patience is None and self.end.rounds < rounds:
+            return None
         records = self.records()
         whole = len(records)
         end = ends_after(records, rounds, patience)
