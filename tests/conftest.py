@@ -15,7 +15,7 @@ from pfl_bench.store.store import Store
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-# A shell's background job ignores Ctrl-C, and one under nohup that its terminal is gone, and so would
+# A shell's background job ignores Ctrl-C, one under nohup the end of its terminal, and so would
 # every command that a test starts and stops.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 if hasattr(signal, "SIGHUP"):

@@ -276,7 +276,8 @@ def test_a_driver_killed_and_started_again_ends_with_the_same_results(
         "--plugin", str(plugins[0]), "--results", str(store.root), "--address", cluster.address,
     )  # fmt: skip
     with started(sys.executable, "-m", "pfl_bench", *command) as process:
-        wait_until(lambda: len(list(store.root.glob("*/checkpoint-2.*"))) == 2)
+        # Which rounds' checkpoints arrive is a matter of pace.
+        wait_until(lambda: len({p.parent for p in store.root.glob("*/checkpoint-[2-5].*")}) == 2)
         process.kill()
     assert _stored(store) == {}
     with started(sys.executable, "-m", "pfl_bench", *command) as process:
@@ -318,7 +319,7 @@ def test_a_local_ray_is_heard_on_this_machine_alone_and_dies_with_a_killed_comma
         modes = {_environment(pid).get("RAY_AUTH_MODE") for pid in own if not _has_title(pid)}
         assert modes == {"token"}
         process.kill()
-        wait_until(lambda: not _ray_processes() & own, seconds=20)
+        wait_until(lambda: not _ray_processes() & own)
 
 
 def _has_title(pid: str) -> bool:
