@@ -30,7 +30,7 @@ from pfl_bench.base import (
     shown,
     write_atomically,
 )
-from pfl_bench.store.folder import CONFIG, RECORDS, SUMMARY, bytes_of, explained, locked
+from pfl_bench.store.folder import CONFIG, RECORDS, SUMMARY, explained, locked
 from pfl_bench.store.stored_run import StoredRun, read_run
 
 SUFFIX = ".zip"
@@ -95,10 +95,7 @@ def pack(runs: Iterable[StoredRun], target: Path) -> tuple[int, list[str]]:
 def contents(run: StoredRun) -> dict[str, bytes]:
     """The files of a finished run that are worth sharing, by name."""
     attacks = (path.name for path in run.path.glob("attack-*.json"))
-    places = (run.path, run.home or run.path)  # a repetition's files may have moved already
-    names = (CONFIG, RECORDS, SUMMARY, *attacks)
-    found = ((name, bytes_of(place / name)) for name in names for place in places)
-    return {name: content for name, content in found if content is not None}
+    return run.files((CONFIG, RECORDS, SUMMARY, *attacks))
 
 
 def merge(source: Iterable[StoredRun], target: Path) -> Merged:

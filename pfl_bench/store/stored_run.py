@@ -139,8 +139,12 @@ class StoredRun:
 
     def carry(self) -> dict[str, bytes]:
         """The files of this result, by name, for `RunWriter.adopt` in another store."""
+        return self.files(RESULT)
+
+    def files(self, names: Iterable[str]) -> dict[str, bytes]:
+        """Those of the named files that this result has, with their content."""
         places = (self.path, self.home or self.path)  # a repetition's files may have moved already
-        found = ((name, bytes_of(place / name)) for place in places for name in RESULT)
+        found = ((name, bytes_of(place / name)) for name in names for place in places)
         return {name: data for name, data in found if data is not None}
 
     def attach(self, name: str, document: dict[str, Any]) -> None:
