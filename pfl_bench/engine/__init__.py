@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     )
     from pfl_bench.engine.batches import EVALUATION_BATCH, Batch, Pool, Shard
     from pfl_bench.engine.client import Client, ClientState, Loss, Message, Task
+    from pfl_bench.engine.parallel import IN_FLIGHT, in_order
     from pfl_bench.engine.server import Server, ServerState, Spread
-    from pfl_bench.engine.simulator import IN_FLIGHT, Interrupted, Simulator, in_order
+    from pfl_bench.engine.simulator import Interrupted, Simulator
     from pfl_bench.engine.timing import RunWatch
     from pfl_bench.engine.totals import CONVERGENCE, RECORDABLE
     from pfl_bench.engine.trees import Tree, leaves

@@ -10,11 +10,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, TypeVar
+from collections.abc import Iterable, Iterator, Sequence, Set
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,22 +21,19 @@ from torch import Tensor
 from pfl_bench.base import UserError, seeds
 from pfl_bench.config import RunConfig, resolve
 from pfl_bench.data import Dataset, Partition, roles_of
-from pfl_bench.engine.algorithm import Algorithm, Upload, build_network, initial_values
+from pfl_bench.engine.algorithm import Algorithm, Upload
 from pfl_bench.engine.batches import Pool, Shard
 from pfl_bench.engine.client import Client, ClientState, Message, Score, Scores, Task
+from pfl_bench.engine.feasibility import why_impossible
+from pfl_bench.engine.parallel import in_order
 from pfl_bench.engine.server import Server, Spread
 from pfl_bench.engine.snapshot import Snapshot, misfit
 from pfl_bench.engine.timing import RoundWatch
 from pfl_bench.engine.totals import CONVERGENCE, RoundTotals, Trained
 from pfl_bench.engine.trees import flatten
-from pfl_bench.models import Network, build_model, inputs_of, seeded, useful_workers
+from pfl_bench.engine.workspaces import Workspaces
+from pfl_bench.models import Network, build_model, inputs_of, useful_workers
 from pfl_bench.store import NEWCOMERS, VALIDATION, DamagedError, RoundRecord
-
-T = TypeVar("T")
-
-GROUP = 32
-IN_FLIGHT = 2 * GROUP
-"""How many clients' uploads may wait for their turn: bounds memory, whatever the client count."""
 
 
 class Interrupted(Exception):
@@ -63,7 +59,6 @@ class Simulator:
         self.diverged: str | None = None
         self.remark = dataset.remark
         self.cancelled = threading.Event()
-        self._building = threading.Lock()
         pool = Pool(dataset.x, dataset.y, self.device)
         self.roles = roles_of(
             partition,
@@ -102,40 +97,7 @@ class Simulator:
     @property
     def impossible(self) -> str | None:
         """The reason why this run cannot take place, if there is one."""
-        return (
-            self.algorithm.impossible()
-            or self._plain_steps()
-            or self._single_sample()
-            or self._unwelcome()
-        )
-
-    def _unwelcome(self) -> str | None:
-        """Why the clients that never join cannot be scored, if they cannot."""
-        if not self.newcomers:
-            return None
-        if min(shard.samples for shard in self.newcomers) < 2:
-            return "a new client has a single training sample to adapt on"
-        return self.algorithm.newcomer()
-
-    def _plain_steps(self) -> str | None:
-        if self.algorithm.steps_are_plain and (self.config.momentum or self.config.weight_decay):
-            return f"{self.algorithm.title} takes plain steps: no momentum, no weight decay"
-        return None
-
-    def _single_sample(self) -> str | None:
-        """Batch norm has nothing to normalise over where a batch leaves it one value a channel."""
-        sizes = self.algorithm.trained_sizes()
-        if min(self.config.batch_size, *sizes) > 1:
-            return None
-        model = seeded(self.config.seed, self.task.build_model)
-        first = torch.zeros(1, dtype=torch.int64, device=self.device)
-        try:
-            model.extractor.to(self.device)(self.shards[0].pool.inputs(first))
-        except ValueError:
-            client = f"client {sizes.index(min(sizes))} trains on"
-            one = "batches have" if self.config.batch_size == 1 else client
-            return f"batch norm in {self.config.model} needs two samples at a time and {one} one"
-        return None
+        return why_impossible(self.algorithm, self.shards, self.newcomers)
 
     def prepare(self) -> None:
         """Build the workspaces and the state before the first round."""
@@ -144,28 +106,13 @@ class Simulator:
         if self.device.type == "cuda":
             torch.backends.cudnn.deterministic = True
             torch.backends.cudnn.allow_tf32 = False
-        nets = [self._build_network() for _ in range(self.workers)]
-        self._workspaces: queue.SimpleQueue[Network] = queue.SimpleQueue()
-        for net in nets:
-            self._workspaces.put(net)
-        self._sizes = {part: nets[0][part].numel() for part in nets[0].parts}
-        self._servers_own: list[Network] = []
-        start = initial_values(self.algorithm, nets[0])
+        self.workspaces = Workspaces(self.algorithm, self.workers, self.device)
+        start = self.workspaces.start()
         self._fresh_state = self.algorithm.client_state(start)
-        self._fresh_stats = nets[0].stats.clone()
-        self._averaged_stats = nets[0].statistics_mask(self._averaged_parts(nets[0]))
-        average = self._fresh_stats[self._averaged_stats] if self._averaged_stats.any() else None
         server = self.algorithm.server_state(start)
         for state in (self._fresh_state, server):  # a name that no checkpoint could hold fails now
             flatten(state, "")
-        self.snapshot = Snapshot(0, server, {}, {}, average)
-
-    def _averaged_parts(self, net: Network) -> list[str]:
-        """The parts whose batch-norm statistics are sent and averaged like their parameters."""
-        if self.config.bn_stats != "average":
-            return []
-        personal = self.algorithm.personal
-        return [p for p in self.algorithm.shared if p in net.trainable_parts and p not in personal]
+        self.snapshot = Snapshot(0, server, {}, {}, self.workspaces.fresh_average)
 
     def resume(
         self, round: int, tensors: dict[str, Tensor], joined: Set[int] | None = None
@@ -182,17 +129,17 @@ class Simulator:
                 raise DamagedError(problem)
         for index, stats in found.stats.items():
             where = f"the batch-norm statistics of client {index}"
-            if problem := misfit(self._fresh_stats, stats, where):
+            if problem := misfit(self.workspaces.fresh_stats, stats, where):
                 raise DamagedError(problem)
         if joined is not None and self._fresh_state and found.clients.keys() != joined:
             raise DamagedError("its clients are not those that have trained")
-        own_stats = set() if self._averaged_stats.all() else joined
+        own_stats = set() if self.workspaces.averaged.all() else joined
         if own_stats is not None and found.stats.keys() != own_stats:
             raise DamagedError("its batch-norm statistics are not of the clients that have trained")
         for state in (found.server, *found.clients.values()):
-            for part in self._sizes.keys() & state.keys():
+            for part in self.workspaces.sizes.keys() & state.keys():
                 value = state[part]
-                if not isinstance(value, Tensor) or value.shape != (self._sizes[part],):
+                if not isinstance(value, Tensor) or value.shape != (self.workspaces.sizes[part],):
                     raise DamagedError(f"the model's {part} has another size")
         self.snapshot = found
 
@@ -290,7 +237,7 @@ class Simulator:
                 with watch.measure("evaluation"):
                     self.algorithm.scored(client, received)
                     convergence = {"before": self._losses(client)}
-                    self._load_stats(client.net, index)
+                    self.workspaces.load_stats(client.net, index, self.snapshot)
             copied = client.net.seconds_copying
             with watch.measure("training"):
                 message = self.algorithm.local_update(client, received)
@@ -305,8 +252,8 @@ class Simulator:
             return Trained(
                 Upload(index, weight, message),
                 dict(client.state),
-                None if self._averaged_stats.all() else stats,
-                stats[self._averaged_stats] if self.snapshot.server_stats is not None else None,
+                None if self.workspaces.averaged.all() else stats,
+                stats[self.workspaces.averaged] if self.snapshot.server_stats is not None else None,
                 received,
                 client.train_loss,
                 scores,
@@ -368,7 +315,7 @@ class Simulator:
         if epochs and algorithm.scores_after_training:
             return self._score(client)
         if self.snapshot.server_stats is not None:
-            client.net.stats[self._averaged_stats] = self.snapshot.server_stats
+            client.net.stats[self.workspaces.averaged] = self.snapshot.server_stats
         client.memo.clear()
         algorithm.scored(client, received)
         return self._score(client)
@@ -411,7 +358,7 @@ class Simulator:
             self.snapshot.server,
             self.snapshot.round,
             self.task,
-            self._server_workspace,
+            lambda: self.workspaces.of_server(self.snapshot),
             spread,
             recorded,
             joined,
@@ -421,43 +368,28 @@ class Simulator:
         """What the server sends to a client at this moment."""
         return self.algorithm.download(self.server(), index)
 
-    @contextlib.contextmanager
-    def _server_workspace(self) -> Iterator[Network]:
-        """A network beside those of the workers, who may all be waiting for the server."""
-        with self._building:
-            net = self._servers_own.pop() if self._servers_own else self._build_network()
-        self._load_stats(net, None)
-        net.vector.fill_(math.nan)
-        try:
-            yield net
-        finally:
-            self._servers_own.append(net)
-
-    # --- workspaces ---------------------------------------------------------------------------
-
-    def _build_network(self) -> Network:
-        net = seeded(self.config.seed, lambda: build_network(self.algorithm))
-        return net.to(self.device)
+    # --- clients ------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def client(self, index: int, round: int) -> Iterator[Client]:
         """A client on a free workspace, with what it kept."""
         self.check_cancelled()
-        net = self._workspaces.get()
-        try:
-            self._load_stats(net, index)
-            state = ClientState(self._fresh_state, self.snapshot.clients.get(index, {}))
-            shard = self._everybody[index]
-            yield Client(index, round, self.task, shard, state, net, self.check_cancelled)
-        finally:
-            self._workspaces.put(net)
+        with self.workspaces.of_client(index, self.snapshot) as net:
+            yield self._client_on(net, index, round)
 
-    def _load_stats(self, net: Network, index: int | None) -> None:
-        """Batch-norm statistics: the client's own, or the server's average where that is chosen."""
-        own = self._fresh_stats if index is None else self.snapshot.stats.get(index)
-        net.stats.copy_(self._fresh_stats if own is None else own)
-        if self.snapshot.server_stats is not None:
-            net.stats[self._averaged_stats] = self.snapshot.server_stats
+    def trained_client(self, index: int) -> Client:
+        """A client on a workspace of its own, which holds the model that counts after the last
+        whole round."""
+        net = self.workspaces.build()
+        self.workspaces.load_stats(net, index, self.snapshot)
+        client = self._client_on(net, index, self.snapshot.round)
+        self.algorithm.scored(client, self.download(index))
+        return client
+
+    def _client_on(self, net: Network, index: int, round: int) -> Client:
+        state = ClientState(self._fresh_state, self.snapshot.clients.get(index, {}))
+        shard = self._everybody[index]
+        return Client(index, round, self.task, shard, state, net, self.check_cancelled)
 
     def check_cancelled(self) -> None:
         if self.cancelled.is_set():
@@ -471,31 +403,6 @@ def sample_clients(config: RunConfig, clients: int, round: int) -> list[int]:
     ratio = low if low == high else generator.uniform(low, high)
     count = max(1, math.floor(ratio * clients + 0.5))
     return sorted(generator.choice(clients, count, replace=False).tolist())
-
-
-def in_order(
-    pool: ThreadPoolExecutor,
-    job: Callable[[int], T],
-    indices: Sequence[int],
-    cost: Callable[[int], int],
-) -> Iterator[T]:
-    """Run `job` for every index in parallel; yield the results in the order of `indices`.
-
-    Works through groups, the next group already queued while one is consumed. Within
-    a group the costliest go first, so that no worker is left with a long job at the end.
-    """
-
-    def submit(group: Sequence[int]) -> list[Future[T]]:
-        futures = {i: pool.submit(job, i) for i in sorted(group, key=cost, reverse=True)}
-        return [futures[i] for i in group]
-
-    groups = [indices[k : k + GROUP] for k in range(0, len(indices), GROUP)]
-    waiting: list[Future[T]] = submit(groups[0]) if groups else []
-    for following in [*groups[1:], ()]:
-        current, waiting = waiting, submit(following)
-        current.reverse()
-        while current:
-            yield current.pop().result()
 
 
 def counts(scores: Iterable[Score | None]) -> dict[str, list[int]]:

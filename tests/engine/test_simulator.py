@@ -27,15 +27,9 @@ from pfl_bench.config.run_config import RunConfig
 from pfl_bench.data.dataset import Dataset
 from pfl_bench.engine.algorithm import Algorithm, Start, Upload
 from pfl_bench.engine.client import Client, Message
+from pfl_bench.engine.parallel import GROUP, IN_FLIGHT, in_order
 from pfl_bench.engine.server import Server, ServerState
-from pfl_bench.engine.simulator import (
-    GROUP,
-    IN_FLIGHT,
-    Interrupted,
-    Simulator,
-    in_order,
-    sample_clients,
-)
+from pfl_bench.engine.simulator import Interrupted, Simulator, sample_clients
 from pfl_bench.plugins.registry import algorithm_names, load_algorithm
 from pfl_bench.store.records import DamagedError, RoundRecord, same_result
 
@@ -300,7 +294,7 @@ def test_scored_model_is_the_average_of_the_uploads() -> None:
     simulator = toy_simulator(config)
     uploads: dict[int, torch.Tensor] = {}
     for index, shard in enumerate(simulator.shards):
-        net = simulator._build_network()
+        net = simulator.workspaces.build()
         generator = seeds.torch_generator(config.seed, "batches", 1, index)
         optimiser = torch.optim.SGD(net.parameters(), config.lr)
         for batch in shard.batches(config.batch_size, 1, generator):
@@ -314,7 +308,7 @@ def test_scored_model_is_the_average_of_the_uploads() -> None:
     (record,) = simulator.rounds()
     ours = torch.cat([simulator.snapshot.server[part] for part in ("extractor", "head")])
     torch.testing.assert_close(ours.double(), mean, rtol=1e-4, atol=1e-6)
-    net = simulator._workspaces.get()
+    net = simulator.workspaces.build()
     net.vector.copy_(mean)
     hits = []
     for shard in simulator.shards:
@@ -434,8 +428,10 @@ def test_averaged_statistics_are_counted_as_sent(
 ) -> None:
     simulator, (average, _) = normed["average"]
     _, (local, _) = normed["local"]
-    statistics = 2 * simulator._fresh_stats.numel()  # of two clients
-    assert simulator._fresh_stats.numel() == 2 * 4800  # mean and variance of ResNet-18's channels
+    statistics = 2 * simulator.workspaces.fresh_stats.numel()  # of two clients
+    assert (
+        simulator.workspaces.fresh_stats.numel() == 2 * 4800
+    )  # mean and variance of ResNet-18's channels
     assert average.parameters_up - local.parameters_up == statistics
     assert average.bytes_down - local.bytes_down == 4 * statistics
 
@@ -472,13 +468,13 @@ def test_statistics_of_personal_parts_stay_on_the_clients_when_others_are_averag
     )
     simulator = toy_simulator(config, colour_dataset())
     list(simulator.rounds())
-    snapshot, whole = simulator.snapshot, simulator._fresh_stats.numel()
+    snapshot, whole = simulator.snapshot, simulator.workspaces.fresh_stats.numel()
     averaged = {"pfedme": 0, "ditto": 9600, "fedamp": 0, "fedper": 9600}[algo]
     found = 0 if snapshot.server_stats is None else snapshot.server_stats.numel()
     assert found == averaged
     assert "stats" not in snapshot.server
     if averaged < whole:
-        own = ~simulator._averaged_stats
+        own = ~simulator.workspaces.averaged
         assert not torch.equal(snapshot.stats[0][own], snapshot.stats[1][own])
 
 

@@ -1,0 +1,84 @@
+"""The networks in which clients train and the server computes: one a worker, loaded for every job.
+
+A workspace has no memory. What is in it before a job is whatever the job before left there; the
+batch-norm statistics alone are loaded here, because no message carries them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import queue
+import threading
+from collections.abc import Iterator
+
+import torch
+
+from pfl_bench.engine.algorithm import Algorithm, Start, build_network, initial_values
+from pfl_bench.engine.snapshot import Snapshot
+from pfl_bench.models import Network, seeded
+
+
+class Workspaces:
+    """The workspaces of a run, and what a network is like before the first round."""
+
+    def __init__(self, algorithm: Algorithm, workers: int, device: torch.device):
+        self._algorithm, self._device = algorithm, device
+        self._building = threading.Lock()
+        self._free: queue.SimpleQueue[Network] = queue.SimpleQueue()
+        self._servers_own: list[Network] = []
+        nets = [self.build() for _ in range(workers)]
+        for net in nets:
+            self._free.put(net)
+        self.sizes = {part: nets[0][part].numel() for part in nets[0].parts}
+        self.fresh_stats = nets[0].stats.clone()
+        self.averaged = nets[0].statistics_mask(self._averaged_parts(nets[0]))
+        """Which of the batch-norm statistics are sent and averaged like parameters."""
+
+    def build(self) -> Network:
+        seed = self._algorithm.task.config.seed
+        return seeded(seed, lambda: build_network(self._algorithm)).to(self._device)
+
+    def start(self) -> Start:
+        """The values before the first round, made anew: to keep them would cost a model."""
+        return initial_values(self._algorithm, self.build())
+
+    def _averaged_parts(self, net: Network) -> list[str]:
+        if self._algorithm.task.config.bn_stats != "average":
+            return []
+        shared, personal = self._algorithm.shared, self._algorithm.personal
+        return [part for part in shared if part in net.trainable_parts and part not in personal]
+
+    @property
+    def fresh_average(self) -> torch.Tensor | None:
+        """The server's batch-norm statistics before the first round, where it has any."""
+        return self.fresh_stats[self.averaged] if self.averaged.any() else None
+
+    @contextlib.contextmanager
+    def of_client(self, index: int, snapshot: Snapshot) -> Iterator[Network]:
+        """A free workspace, with the client's batch-norm statistics."""
+        net = self._free.get()
+        try:
+            self.load_stats(net, index, snapshot)
+            yield net
+        finally:
+            self._free.put(net)
+
+    @contextlib.contextmanager
+    def of_server(self, snapshot: Snapshot) -> Iterator[Network]:
+        """A network beside those of the workers, who may all be waiting for the server."""
+        with self._building:
+            net = self._servers_own.pop() if self._servers_own else self.build()
+        self.load_stats(net, None, snapshot)
+        net.vector.fill_(math.nan)
+        try:
+            yield net
+        finally:
+            self._servers_own.append(net)
+
+    def load_stats(self, net: Network, index: int | None, snapshot: Snapshot) -> None:
+        """Batch-norm statistics: the client's own, or the server's average where that is chosen."""
+        own = self.fresh_stats if index is None else snapshot.stats.get(index)
+        net.stats.copy_(self.fresh_stats if own is None else own)
+        if snapshot.server_stats is not None:
+            net.stats[self.averaged] = snapshot.server_stats
