@@ -27,7 +27,7 @@ ANCHOR = ("tinyimagenet", "resnet18")
 
 
 def main() -> None:
-    results = Path(sys.argv[1] if len(sys.argv) > 1 else "results/quick")
+    results = Path(sys.argv[1] if len(sys.argv) > 1 else "results")
     minutes = minutes_per_round(Store(results))
     # As `plan` lists them: the first seed of every cell, then the second.
     runs = [ROUNDS * each / 60 for _ in range(SEEDS) for each in minutes.values()]

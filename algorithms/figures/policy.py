@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from pfl_bench.engine import Simulator
+
 SERIES = ("pir", "policy")
 MANY_CLIENTS = 60
 """More than these have no room for a box each."""
@@ -40,21 +42,51 @@ def draw(method: Method, profile: str, width: float = plot_style.COLUMN, *, clie
     ratios, quantiles = pir(trial, client), policies(trial)
     if not ratios or not quantiles:
         raise UserError(f"this variant of {method.title} has no policy to show: it has no CPN")
-    figure, (above, below) = plot_style.blank(width, 3.3, rows=2)
     sentence = caption.caption(trial.config, profile, len(trial.records), remark=trial.remark)
-    are_many = len(quantiles) > MANY_CLIENTS
-    key = "" if are_many else "Boxes: quartiles; whiskers: 5 and 95 %; dots: extremes."
-    caption.put(figure, f"{method.title} on {sentence}", key, method.note)
+    figure, (above, below) = _panels(width, len(quantiles), method.title, sentence, method.note)
     _pir_panel(above, ratios, client)
-    if are_many:
-        _ribbons(below, quantiles)
-    else:
-        _boxes(below, quantiles)
+    _distribution(below, quantiles)
+    return _finished(figure, above, below)
+
+
+def _panels(
+    width: float, clients: int, title: str, sentence: str, *notes: str
+) -> tuple[Figure, list[Axes]]:
+    figure, panels = plot_style.blank(width, 3.3, rows=2)
+    key = "Boxes: quartiles; whiskers: 5 and 95 %; dots: extremes."
+    caption.put(figure, f"{title} on {sentence}", "" if clients > MANY_CLIENTS else key, *notes)
+    return figure, panels
+
+
+def _distribution(axes: Axes, quantiles: Sequence[Sequence[float]]) -> None:
+    (_ribbons if len(quantiles) > MANY_CLIENTS else _boxes)(axes, quantiles)
+
+
+def _finished(figure: Figure, above: Axes, below: Axes) -> Figure:
     for axes in (above, below):
         axes.axhline(EVEN, color=plot_style.FAINT, linewidth=0.6, linestyle=":")
         curves.tidy(axes, integers=True)
     figure.align_ylabels([above, below])
     return figure
+
+
+def draw_kept(
+    simulator: Simulator, profile: str, width: float = plot_style.COLUMN, *, client: int
+) -> Figure:
+    """The same of the trained model alone: every client's PIR in place of one's over iterations."""
+    algorithm = simulator.algorithm
+    clients = [simulator.trained_client(k) for k in range(simulator.task.clients)]
+    ratios, quantiles = ([algorithm.record(c, name) for c in clients] for name in SERIES)
+    if None in ratios:
+        raise UserError(f"this variant of {algorithm.title} has no policy to show: it has no CPN")
+    config, round = simulator.config, simulator.snapshot.round
+    sentence = caption.caption(config, profile, round, remark=simulator.remark)
+    figure, (above, below) = _panels(width, len(quantiles), algorithm.title, sentence)
+    above.plot(range(len(ratios)), ratios, **{**plot_style.line_style(0), "linestyle": ""})
+    above.set_xlabel(f"client, after iteration {round}")
+    above.set_ylabel("PIR")
+    _distribution(below, quantiles)
+    return _finished(figure, above, below)
 
 
 def pir(trial: Trial, client: int) -> dict[int, float]:
@@ -122,6 +154,7 @@ FIGURE = MethodFigure(
     "fedcp",
     draw,
     series=SERIES,
+    draw_kept=draw_kept,
     options=(CLIENT,),
     check=check_client,
 )

@@ -9,8 +9,9 @@ from pfl_bench.base.face import face
 if TYPE_CHECKING:
     from pfl_bench.api.asking import COMPARING, Asked, gather, seeds_named
     from pfl_bench.api.checking import check
+    from pfl_bench.api.client_model import ClientModel
     from pfl_bench.api.progress import Course, Lines, duration, title
-    from pfl_bench.api.results import Result, Store
+    from pfl_bench.api.results import SHORT_KEY, Result, Store, named_run
     from pfl_bench.api.runs import run
     from pfl_bench.api.tables import Table, check_validated, table
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pfl_bench.base import UserError, shown, unknown, user_path
-from pfl_bench.config import SETTINGS, Profile, checked, load_profile, setting_named
+from pfl_bench.config import OPTIONS, Profile, checked, load_profile, option_named
 
 if TYPE_CHECKING:
     from pfl_bench.config import RunConfig
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 MOST_SEEDS = 1000
 LONGEST_SEED = 18
 COMPARING = ("validation", "new_clients", "adapt_epochs")
-"""The settings of a run that make a comparison fair, for every cell of a table."""
+"""The options of a run that make a comparison fair, for every cell of a table."""
 
-# What a configuration file may hold beside the settings themselves.
+# What a configuration file may hold beside the options themselves.
 _FILE_ONLY = ("set", "profile", "seeds")
 
 
@@ -29,7 +29,7 @@ class Asked:
 
     profile: Profile
     chosen: dict[str, Any]
-    """Settings."""
+    """Options."""
     hyper: dict[str, Any]
     seeds: tuple[int, ...] | None
     """Which, counted from the setting `seed`; None where that is left to the command."""
@@ -65,8 +65,8 @@ def gather(
     content = {} if config_file is None else read_yaml(user_path(config_file))
     extra = {key: content.pop(key) for key in _FILE_ONLY if key in content}
     for key in content:
-        if setting_named(key) not in SETTINGS:
-            raise UserError(f"{config_file!r}: {unknown('key', key, [*SETTINGS, *_FILE_ONLY])}")
+        if option_named(key) not in OPTIONS:
+            raise UserError(f"{config_file!r}: {unknown('key', key, [*OPTIONS, *_FILE_ONLY])}")
     own = extra.get("set") or {}
     if not isinstance(own, dict):
         raise UserError(f"{config_file!r}: set must hold names and values, not {shown(own)}")

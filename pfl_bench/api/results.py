@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pfl_bench.base import plain, results_dir, unknown
+from pfl_bench.base import UserError, data_dir, plain, results_dir, shown, unknown, user_path
 from pfl_bench.reporting import round_row, run_row
 from pfl_bench.store import Store as AnyStore
-from pfl_bench.store import StoredRun
+from pfl_bench.store import StoredRun, read_run
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from pfl_bench.api.client_model import ClientModel
+
+SHORT_KEY = 8
+"""The characters of a key that are shown where many are."""
 
 
 @dataclass(frozen=True)
@@ -21,6 +27,10 @@ class Result:
     """What one run came to. Accuracies lie in [0, 1]."""
 
     stored: StoredRun
+    data: Path | None = field(default=None, compare=False)
+    """Where its data lie, if that is not the usual place."""
+    partition: str | None = field(default=None, compare=False)
+    """Where its PFLlib partition lies, if it uses one."""
 
     @property
     def config(self) -> dict[str, Any]:
@@ -74,6 +84,31 @@ class Result:
         ]
         return pd.DataFrame(rows, columns=["round", "client", "correct", "total"])
 
+    def model(
+        self, client: int, *, data: str | Path | None = None, partition: str | None = None
+    ) -> ClientModel:
+        """The trained model of a client, where it was kept (`keep_model=True`, `--keep-model`): a
+        torch module that gives logits as the method predicts, in the state after the last round.
+
+        The run's data must be here, because methods look at them: in the usual folder, or in
+        `data`; `partition` is where those of a PFLlib run lie, as pfllib:PATH."""
+        from pfl_bench.api.client_model import ClientModel
+        from pfl_bench.execution import Execution, kept_simulator
+
+        count = int(self.stored.config.get("clients", 0))
+        if not 0 <= client < count:
+            raise UserError(f"client cannot be {client}; allowed: 0 to {count - 1}")
+        folder = data_dir(self.data if data is None else data)
+        simulator = kept_simulator(
+            self.stored, Execution(folder, workers=1, partition=partition or self.partition)
+        )
+        if simulator is None:
+            raise UserError(
+                f"the trained model of {self.path.name} is not kept; the same run with "
+                "keep_model=True, or --keep-model, keeps it"
+            )
+        return ClientModel(simulator, client)
+
     def _accuracy(self, name: str) -> float | None:
         score = self.summary.get(name)
         return None if score is None else float(score["accuracy"])
@@ -88,6 +123,11 @@ class Store(AnyStore):
 
     def __init__(self, root: str | Path | None = None) -> None:
         super().__init__(results_dir(root))
+
+    def run(self, key: str) -> Result:
+        """The run with this key, or the beginning of one, as `pfl-bench results list` prints it; or
+        the name of its folder."""
+        return Result(named_run(key, self))
 
     def runs(self, **wanted: Any) -> list[Result]:
         """The runs with these values in their configuration, as `dataset="cifar10"`, or of this
@@ -121,3 +161,25 @@ def _is(value: Any, wanted: Any) -> bool:
     if isinstance(value, str) and isinstance(wanted, str):
         return plain(value) == plain(wanted)
     return bool(value == wanted)
+
+
+def named_run(name: str, store: AnyStore) -> StoredRun:
+    """The run that `name` means: a folder or a folder's name in the store, or the beginning of
+    exactly one key."""
+    if name and (folder := user_path(name) / "config.json").is_file():
+        return read_run(folder.parent.resolve())
+    runs = {run.key: run for run in store.all()}
+    matches = [
+        key
+        for key, run in runs.items()
+        if name and (key.startswith(name.lower()) or run.path.name == name)
+    ]
+    if len(matches) == 1:
+        return runs[matches[0]]
+    if matches:
+        listing = ", ".join(matches[:5]) + (", …" if len(matches) > 5 else "")
+        raise UserError(f"{shown(name)} is the beginning of {len(matches)} keys: {listing}")
+    beginnings = {key[: max(len(name), SHORT_KEY)]: run for key, run in runs.items()}
+    near = difflib.get_close_matches(name.lower(), beginnings, n=1, cutoff=0.5)
+    hint = f"; did you mean {near[0]!r} ({beginnings[near[0]].path.name})?" if near else ""
+    raise UserError(f"no run {shown(name)} among the {len(runs)} in {store.root}{hint}")

@@ -1,4 +1,4 @@
-"""One run from Python: the settings of `pfl-bench run` as arguments, its result as an object."""
+"""One run from Python: the options of `pfl-bench run` as arguments, its result as an object."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pfl_bench.api.asking import gather
 from pfl_bench.api.progress import Lines
 from pfl_bench.api.results import Result
 from pfl_bench.base import UserError, data_dir, results_dir
-from pfl_bench.execution import Execution, Observer, Request, choose_device, run_all
+from pfl_bench.execution import Execution, KeptModel, Observer, Request, choose_device, run_all
 from pfl_bench.plugins import load_algorithm, register
 from pfl_bench.store import Store
 
@@ -30,32 +30,34 @@ def run(
     workers: int | None = None,
     device: str = "auto",
     fresh: bool = False,
+    keep_model: bool = False,
     track: Sequence[str] = (),
     progress: bool = True,
-    **settings: Any,
+    **options: Any,
 ) -> Result:
     """Train an algorithm, or return its stored result at once.
 
-    `settings` are those of `pfl-bench list settings`, spelt alike: dataset, setting, beta, clients,
+    `options` are those of `pfl-bench run --help`, spelt alike: dataset, setting, beta, clients,
     rounds, seed, … A class of your own is registered first. `hyper` are the algorithm's
     hyper-parameters, `config` is a YAML file, `data` a folder of prepared data (which implies real
-    ones), `results` the store; `fresh` repeats a stored run, `track` is who else
-    keeps its rounds, as "mlflow". Nothing else can change the result."""
+    ones), `results` the store; `fresh` repeats a stored run, `keep_model` keeps the trained model
+    for `Result.model`, `track` is who else keeps its rounds, as "mlflow"."""
     name = algo if isinstance(algo, str) else register(algo)
     load_algorithm(name)
-    asked = gather(config, settings, hyper or {}, data, profile)
+    asked = gather(config, options, hyper or {}, data, profile)
     if asked.seeds is not None:
         raise UserError(f"{config!r}: seeds are for `pfl-bench run`; here give one seed a run")
     choose_device(device)
-    options = Execution(
+    execution = Execution(
         data_dir(data), workers=workers, device=device, fresh=fresh, track=tuple(track)
     )
-    [wanted] = asked.configs([name], options.data_dir)
-    request = Request(wanted, asked.chosen.get("partition"))
+    [wanted] = asked.configs([name], execution.data_dir)
+    partition = asked.chosen.get("partition")
+    request = Request(wanted, partition, KeptModel() if keep_model else None)
     store = Store(results_dir(results))
     with own_threads():
-        ended = run_all([request], store, options, Lines() if progress else Observer())
-    return Result(ended.runs[wanted.request])
+        ended = run_all([request], store, execution, Lines() if progress else Observer())
+    return Result(ended.runs[wanted.request], execution.data_dir, partition)
 
 
 @contextlib.contextmanager

@@ -88,6 +88,7 @@ def table(
     data: str | Path | None = None,
     jobs: int | None = None,
     workers: int | None = None,
+    keep_model: bool = False,
     track: Sequence[str] = (),
     progress: bool = True,
     **comparing: Any,
@@ -96,9 +97,10 @@ def table(
     ones run unless it is to `render_only`.
 
     `rows` takes any registered algorithm; `comparing` are `validation`, `new_clients` and
-    `adapt_epochs`, as for `pfl-bench table`; `tuned` names a file of `pfl-bench tune`. With `jobs`
-    so many runs go on at a time, each in a process of its own; that is no option for a class of
-    this session, which lies in no file."""
+    `adapt_epochs`, as for `pfl-bench table`; `tuned` names a file of `pfl-bench tune`. With
+    `keep_model` the models that are trained now are kept. With `jobs` so many runs go on at a time,
+    each in a process of its own; that is no option for a class of this session, which lies in no
+    file."""
     for setting in comparing:
         if setting not in COMPARING:
             raise unknown("setting of a table", setting, COMPARING)
@@ -114,7 +116,9 @@ def table(
     plan = plan_table(spec, chosen, number, store, folder, fingerprint)
     check_validated(plan, [spec])
     if not render_only:
-        options = Execution(folder, jobs=jobs, workers=workers, track=tuple(track))
+        options = Execution(
+            folder, jobs=jobs, workers=workers, keep_state=keep_model, track=tuple(track)
+        )
         _check_processes(plan, options)
         plan = _whole(plan, store, options, Lines() if progress else Observer())
     return Table(lay_out(replace(plan, remarks=store.remarks())))

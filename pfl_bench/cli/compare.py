@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pfl_bench.api import named_run
 from pfl_bench.base import UserError, meant, results_dir, standard_output, user_path
-from pfl_bench.cli.results import named_run
 from pfl_bench.store import Store
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     "--plot", type=click.Path(path_type=Path), help="Draw both curves to this .png, .svg or .pdf."
 )
 def compare(a: str, b: str, folder: Path | None, plot: Path | None) -> None:
-    """Put two stored results side by side: settings, figures and curves.
+    """Put two stored results side by side: options, figures and curves.
 
     A and B are the beginnings of keys as `results list` prints them, or folders of runs. Two names
     of algorithms compare all that both have run, on the seeds they share."""
@@ -50,7 +50,7 @@ def compare(a: str, b: str, folder: Path | None, plot: Path | None) -> None:
     for name, side, problem in zip("AB", (found.a, found.b), found.problems, strict=True):
         click.echo(f"{name}  {side.run.path.name} ({side.run.status})")
         click.echo(f"   {problem}")
-    _print_settings(found)
+    _print_options(found)
     if found.verdict:
         click.echo(f"\n{found.verdict}")
     _print_figures(found)
@@ -83,10 +83,10 @@ def _print_methods(a: str, b: str, store: Store) -> None:
 
 
 def _names(found: Comparison) -> tuple[str, str]:
-    """What tells the runs apart in few words: settings that both have, at most three."""
+    """What tells the runs apart in few words: options that both have, at most three."""
     told = [
         (name, pair)
-        for name, pair in found.settings.items()
+        for name, pair in found.options.items()
         if None not in pair and name != "data_fingerprint"
     ][:3]
     if not told:
@@ -96,14 +96,14 @@ def _names(found: Comparison) -> tuple[str, str]:
     return f"A: {first}", f"B: {second}"
 
 
-def _print_settings(found: Comparison) -> None:
-    if not found.settings:
-        click.echo("\nThe two have the same settings.")
+def _print_options(found: Comparison) -> None:
+    if not found.options:
+        click.echo("\nThe two have the same options.")
         return
     click.echo()
     _table(
-        ("setting", "A", "B"),
-        [(name, _shown(a), _shown(b)) for name, (a, b) in found.settings.items()],
+        ("option", "A", "B"),
+        [(name, _shown(a), _shown(b)) for name, (a, b) in found.options.items()],
     )
 
 

@@ -37,6 +37,7 @@ def doctor(device: str, data_dir: str | None, results_folder: str | None) -> Non
     _say_versions()
     with standard_error().status("measuring"):
         alone, together = checkup.matrix_rates(cores)
+        wide = checkup.wide_layer()
         pace = checkup.pacing(cores)
     _say(
         "cores",
@@ -46,6 +47,13 @@ def doctor(device: str, data_dir: str | None, results_folder: str | None) -> Non
     if hasattr(os, "getloadavg") and (load := os.getloadavg()[0]) > cores:
         _say("note", f"the load is {load:.1f}: other processes slow down what is measured here")
     _say("the CNN", f"{1e3 * pace.step_seconds:.1f} ms a step of ten images, over all workers")
+    _say(
+        "wide layer",
+        f"taken as {wide.order} in {1e3 * wide.seconds:.2f} ms; the other order takes "
+        f"{1e3 * wide.otherwise:.2f}",
+    )
+    if wide.is_slow:
+        _say("note", "that order is by a rule that does not fit this processor; please report it")
     has_room = _say_room(results)
     _say_data(paths.data_dir(data_dir))
     with (

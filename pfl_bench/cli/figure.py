@@ -9,9 +9,9 @@ import click
 
 from pfl_bench.api import COMPARING
 from pfl_bench.base import COLUMN, FORMATS, PAGE, UserError, unknown, user_path
-from pfl_bench.cli.run import setting_options
+from pfl_bench.cli.run import run_options
 from pfl_bench.cli.shared import commas, running_options
-from pfl_bench.config import DATA_OPTIONS, SETTINGS
+from pfl_bench.config import DATA_OPTIONS, OPTIONS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,7 +29,7 @@ SOME = "fedavg,fedper,fedcp"
 # What decides who gets which sample; the model, because a profile may have a word on it.
 _OF_DATA = (*DATA_OPTIONS, "partition", "model")
 # What a run has beside its method; which series to record follows from the figure.
-_OF_RUN = tuple(name for name in SETTINGS if name not in ("algo", "record"))
+_OF_RUN = tuple(name for name in OPTIONS if name not in ("algo", "record"))
 
 
 class Figures(click.Group):
@@ -71,8 +71,8 @@ def _together(*options: Callable[[Command], Command]) -> Callable[[Command], Com
     return decorate
 
 
-def _settings(names: tuple[str, ...]) -> Callable[[Command], Command]:
-    return lambda command: setting_options(command, names)
+def _of_a_run(names: tuple[str, ...]) -> Callable[[Command], Command]:
+    return lambda command: run_options(command, names)
 
 
 _algo = click.option("--algo", metavar="NAME", help="The algorithm (default fedcp).")
@@ -83,9 +83,9 @@ _sources = _together(
         "--profile", metavar="NAME", help="quick, lite, paper, or a file (default quick)."
     ),
     running_options("data_dir"),
-    click.option("--config", "config_file", metavar="FILE", help="Settings from a YAML file."),
+    click.option("--config", "config_file", metavar="FILE", help="Options from a YAML file."),
 )
-of_data = _together(_settings(_OF_DATA), _sources)
+of_data = _together(_of_a_run(_OF_DATA), _sources)
 _output = _together(
     click.option(
         "--out", default="figures", show_default=True, metavar="FILE|DIR",
@@ -140,7 +140,7 @@ def _of_method(name: str, shown: MethodFigure) -> click.Command:
     """The command of a figure that a method brings."""
 
     def drawn(algo: str | None, **options: Any) -> None:
-        from pfl_bench.cli.shared import methods, trained_model
+        from pfl_bench.cli.shared import kept_model, methods, trained_model, without_series
 
         own = {option.name: options.pop(option.name) for option in shown.options}
         wanted, files = _asked(options)
@@ -148,20 +148,25 @@ def _of_method(name: str, shown: MethodFigure) -> click.Command:
         config = wanted.config_here(chosen) if shown.of_model else wanted.config(chosen)
         shown.check(config, wanted.data_dir, **own)
         told = "".join(f"-{option}{own[option]}" for option in shown.told)
+        draw = shown.draw
+        kept = shown.draw_kept and without_series(wanted, chosen, shown.series)
         if shown.of_model:
             source: Any = trained_model(wanted, chosen)
+            config = source.config
+        elif shown.draw_kept and kept:
+            source, draw = kept_model(kept[0], wanted), shown.draw_kept
             config = source.config
         else:
             (source,) = methods(wanted, [chosen], shown.series)
             config = source.trials[0].config
         files.write(
             f"{name}-{config.slug}{told}",
-            lambda: shown.draw(source, wanted.profile.name, files.width or COLUMN, **own),
+            lambda: draw(source, wanted.profile.name, files.width or COLUMN, **own),
         )
 
     algo = click.option("--algo", metavar="NAME", help=f"The algorithm (default {shown.algo}).")
     own = (_as_click(option) for option in shown.options)
-    decorate = _together(algo, *own, _settings(_OF_RUN), _sources, _running, _output)
+    decorate = _together(algo, *own, _of_a_run(_OF_RUN), _sources, _running, _output)
     return click.command(name, help=shown.about)(decorate(drawn))
 
 
@@ -195,18 +200,20 @@ def distribution(**options: Any) -> None:
 
 @figure.command()
 @_algo
-@_settings(_OF_RUN)
+@_of_a_run(_OF_RUN)
 @_seeds
 @_sources
 @_running
 @_output
 def convergence(algo: str | None, **options: Any) -> None:
     """Training loss and test accuracy before and after local learning, per iteration."""
-    from pfl_bench.cli.shared import methods
+    from pfl_bench.cli.shared import methods, without_series
     from pfl_bench.reporting.figures import convergence as drawing
 
     wanted, files = _asked(options)
-    (method,) = methods(wanted, [_method(algo, wanted.chosen)], drawing.SERIES)
+    chosen = _method(algo, wanted.chosen)
+    series = () if without_series(wanted, chosen, drawing.SERIES) else drawing.SERIES
+    (method,) = methods(wanted, [chosen], series)
     files.write(
         f"convergence-{method.trials[0].config.slug}",
         lambda: drawing.draw(method, wanted.profile.name, files.width or COLUMN),
@@ -219,7 +226,7 @@ def convergence(algo: str | None, **options: Any) -> None:
     "--x", type=click.Choice(COSTS), default=COSTS[0], show_default=True, help="Accuracy over what."
 )
 @click.option("--paper", is_flag=True, help="Also the paper's accuracies, where it has them.")
-@_settings(_OF_RUN)
+@_of_a_run(_OF_RUN)
 @_seeds
 @_sources
 @_running
@@ -245,7 +252,7 @@ def curves(algos: str | None, x: str, paper: bool, **options: Any) -> None:
 
 @figure.command()
 @_algos
-@_settings(_OF_RUN)
+@_of_a_run(_OF_RUN)
 @_seeds
 @_sources
 @_running
@@ -279,7 +286,7 @@ def _of_table(command: Command) -> Command:
         click.option("--add-rows", "added", multiple=True, metavar="A,B",
                      help="These algorithms too."),
         click.option("--score", metavar="NAME", help="What counts, as in `table`."),
-        _settings(COMPARING),
+        _of_a_run(COMPARING),
         click.option("--tuned", "tuned_file", metavar="FILE",
                      help="Values that `pfl-bench tune` found."),
         click.option("--plugin", "plugins", multiple=True, metavar="FILE",

@@ -36,7 +36,7 @@ def partition(
     profile: str | None,
     data_dir: str | None,
     config_file: str | None,
-    **settings: Any,
+    **options: Any,
 ) -> None:
     """Show how samples are dealt to clients: the class histogram of each.
 
@@ -48,7 +48,7 @@ def partition(
     from pfl_bench.execution import pfllib_path
 
     target = None if export is None else pfllib_path(export, "--export")
-    wanted = figure_runs.read(settings, profile=profile, data_dir=data_dir, config_file=config_file)
+    wanted = figure_runs.read(options, profile=profile, data_dir=data_dir, config_file=config_file)
     config, dataset, dealt = figure_runs.dealt(wanted)
     histogram = dealt.histogram(dataset.y, dataset.classes)
     if target is not None:

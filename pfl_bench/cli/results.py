@@ -3,7 +3,6 @@ here computes or changes a run, nor imports the numerical libraries before they 
 
 from __future__ import annotations
 
-import difflib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
+from pfl_bench.api import SHORT_KEY, named_run
 from pfl_bench.base import (
     UserError,
     plain,
@@ -23,11 +23,10 @@ from pfl_bench.base import (
 )
 from pfl_bench.config import BOOKKEEPING, SOURCE_LABELS
 from pfl_bench.reporting import round_row, run_row, scored, sparkline
-from pfl_bench.store import Store, StoredRun, flat, is_archive, merge, pack, read_run, to_json
+from pfl_bench.store import Store, StoredRun, flat, is_archive, merge, pack, to_json
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
-_SHORT_KEY = 8
 # What always identifies a run in a table of rounds; what is the same in all is one `results export`
 # away.
 _IDENTITY = ("algo", "dataset", "source", "setting", "beta", "clients", "seed")
@@ -88,6 +87,8 @@ def show(key: str, folder: Path | None) -> None:
         click.echo(f"  {run.damage}")
     if curve := scored(run.records()):
         click.echo(f"\naccuracy  {sparkline(curve)}")
+    if run.model_bytes:
+        click.echo(f"\nmodel     kept, {run.model_bytes / 1e6:.1f} MB")
     for title, section in (("configuration", run.config), ("summary", summary),
                            ("provenance", origin)):  # fmt: skip
         _print_section(title, section)
@@ -133,7 +134,8 @@ def export(
 @results.command("pack")
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), help="The archive (default: FOLDER.zip).")
-def pack_(folder: Path, out: Path | None) -> None:
+@click.option("--models", is_flag=True, help="With the trained models that are kept.")
+def pack_(folder: Path, out: Path | None, models: bool) -> None:
     """Pack the finished runs of a results FOLDER into one file, to be shared.
 
     The archive serves wherever --results is asked for."""
@@ -143,7 +145,7 @@ def pack_(folder: Path, out: Path | None) -> None:
     target = store.root.with_suffix(".zip") if out is None else user_path(out)
     if target.suffix != ".zip":
         raise UserError(f"an archive cannot be called {shown(target.name)}; its name ends in .zip")
-    count, left_out = pack(store.all(), target)
+    count, left_out = pack(store.all(), target, with_models=models)
     for name in left_out:
         click.echo(f"left out: {name}", err=True)
     click.echo(f"{count} runs packed into {target}, {target.stat().st_size / 1e6:.1f} MB", err=True)
@@ -167,6 +169,8 @@ def merge_(archive: Path, folder: Path | None) -> None:
         click.echo(f"conflict: {name} is another result here, which stays", err=True)
     added, known = len(merged.added), len(merged.known)
     click.echo(f"{added} runs added to {target.root}, {known} were there already", err=True)
+    if merged.models:
+        click.echo(f"{len(merged.models)} of those now have a trained model too", err=True)
     if merged.conflicts:
         raise click.exceptions.Exit(1)
 
@@ -223,6 +227,7 @@ def _overview(run: StoredRun) -> dict[str, Any]:
         "status": run.status,
         "reason": end.reason,
         "finished": end.finished,
+        "model_bytes": run.model_bytes,
         "problem": run.damage,
     }
 
@@ -251,7 +256,7 @@ def _print_table(runs: Iterable[StoredRun]) -> None:
             "–" if line["best_accuracy"] is None else f"{100 * line['best_accuracy']:.2f}",
             run.status,
             _text(line["finished"])[:16].replace("T", " "),
-            run.key[:_SHORT_KEY],
+            run.key[:SHORT_KEY],
         )
     standard_output().print(table)
 
@@ -290,28 +295,6 @@ def _setting(config: dict[str, Any]) -> str:
 
 def _text(value: object) -> str:
     return "–" if value is None else str(value)
-
-
-def named_run(name: str, store: Store) -> StoredRun:
-    """The run that `name` means: a folder or a folder's name in the store, or the beginning of
-    exactly one key."""
-    if name and (folder := user_path(name) / "config.json").is_file():
-        return read_run(folder.parent.resolve())
-    runs = {run.key: run for run in store.all()}
-    matches = [
-        key
-        for key, run in runs.items()
-        if name and (key.startswith(name.lower()) or run.path.name == name)
-    ]
-    if len(matches) == 1:
-        return runs[matches[0]]
-    if matches:
-        listing = ", ".join(matches[:5]) + (", …" if len(matches) > 5 else "")
-        raise UserError(f"{shown(name)} is the beginning of {len(matches)} keys: {listing}")
-    beginnings = {key[: max(len(name), _SHORT_KEY)]: run for key, run in runs.items()}
-    near = difflib.get_close_matches(name.lower(), beginnings, n=1, cutoff=0.5)
-    hint = f"; did you mean {near[0]!r} ({beginnings[near[0]].path.name})?" if near else ""
-    raise UserError(f"no run {shown(name)} among the {len(runs)} in {store.root}{hint}")
 
 
 def _print_section(title: str, section: dict[str, Any]) -> None:

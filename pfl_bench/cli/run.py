@@ -13,7 +13,7 @@ import click
 from pfl_bench.api import gather
 from pfl_bench.base import UserError, shown
 from pfl_bench.cli.shared import CLUSTER, commas, execution, running_options
-from pfl_bench.config import SETTINGS
+from pfl_bench.config import OPTIONS
 
 if TYPE_CHECKING:
     from pfl_bench.api import Asked
@@ -22,11 +22,11 @@ INTERRUPTED = 130
 FAILED = 1
 
 
-def setting_options(
-    command: Callable[..., Any], names: Collection[str] = SETTINGS.keys()
+def run_options(
+    command: Callable[..., Any], names: Collection[str] = OPTIONS.keys()
 ) -> Callable[..., Any]:
     """One option per setting, made from its declaration."""
-    for name, knob in reversed([(name, SETTINGS[name]) for name in SETTINGS if name in names]):
+    for name, knob in reversed([(name, OPTIONS[name]) for name in OPTIONS if name in names]):
         default = "" if knob.default in (None, "") else f"default {knob.default}"
         facts = "; ".join(filter(None, (knob.bounds, default)))
         text = f"{knob.meaning} ({facts})" if facts else knob.meaning
@@ -45,9 +45,9 @@ def _metavar(kind: type) -> str:
     "algos",
     multiple=True,
     metavar="A,B",
-    help=f"{SETTINGS['algo'].meaning}; several are compared. By default that of --plugin.",
+    help=f"{OPTIONS['algo'].meaning}; several are compared. By default that of --plugin.",
 )
-@partial(setting_options, names=[name for name in SETTINGS if name != "algo"])
+@partial(run_options, names=[name for name in OPTIONS if name != "algo"])
 @click.option("--profile", metavar="NAME", help="quick, lite, paper, or a file (default quick).")
 @click.option(
     "--seeds",
@@ -58,11 +58,13 @@ def _metavar(kind: type) -> str:
     "--set", "sets", multiple=True, metavar="NAME=VALUE", help="A hyper-parameter; repeatable."
 )
 @click.option(
-    "--config", "config_file", metavar="FILE", help="Settings from a YAML file; flags win."
+    "--config", "config_file", metavar="FILE", help="Options from a YAML file; flags win."
 )
 @running_options("plugins", "data_dir")
 @click.option("--results", "results_folder", metavar="DIR", help="The store (default ./results).")
-@running_options("workers", "device", "checkpoint_every", "track", "tensorboard", "fresh")
+@running_options(
+    "workers", "device", "checkpoint_every", "track", "tensorboard", "fresh", "keep_model"
+)
 @click.option("--profile-time", is_flag=True, help="Print where the time went.")
 @click.option("--quiet", is_flag=True, help="Print the end only.")
 @click.option("--json", "as_json", is_flag=True, help="Print the end as JSON, nothing else.")
@@ -82,6 +84,7 @@ def run(
     track: tuple[str, ...],
     tensorboard: str | None,
     fresh: bool,
+    keep_model: bool,
     profile_time: bool,
     quiet: bool,
     as_json: bool,
@@ -95,7 +98,7 @@ def run(
     Defaults are the paper's; the profile may say otherwise (`pfl-bench list profiles`)."""
     from pfl_bench.base import paths
     from pfl_bench.cli.views import outcome, report, time_profile, title, watch_runs
-    from pfl_bench.execution import Request, run_all
+    from pfl_bench.execution import KeptModel, Request, run_all
     from pfl_bench.store import Store
 
     quiet = quiet or as_json
@@ -120,7 +123,8 @@ def run(
     configs = asked.configs(_methods(algos, asked, plugins), options.data_dir)
     store = Store(paths.results_dir(results_folder))
     store.tidy()
-    requests = [Request(config, asked.chosen.get("partition")) for config in configs]
+    kept, partition = KeptModel() if keep_model else None, asked.chosen.get("partition")
+    requests = [Request(config, partition, kept) for config in configs]
     try:
         with watch_runs(configs, quiet) as display:
             ended = run_all(requests, store, options, display)

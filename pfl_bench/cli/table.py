@@ -12,7 +12,7 @@ import click
 
 from pfl_bench.api import COMPARING
 from pfl_bench.base import UserError, user_path
-from pfl_bench.cli.run import setting_options
+from pfl_bench.cli.run import run_options
 from pfl_bench.cli.shared import CLUSTER, commas, execution, running_options
 from pfl_bench.config import Profile, load_profile
 from pfl_bench.reporting.tables import TableSpec, load_table, table_names
@@ -43,7 +43,7 @@ FAILED = 1
     "below-majority (their most frequent class); of clients that never join, new or new-clients "
     "(their mean); or a plugin's metric. A table for each (default: best, or what the table says).",
 )  # fmt: skip
-@partial(setting_options, names=COMPARING)
+@partial(run_options, names=COMPARING)
 @click.option("--tuned", "tuned_file", metavar="FILE", help="Values that `pfl-bench tune` found.")
 @click.option(
     "--interval", metavar="OVER",
@@ -60,7 +60,7 @@ FAILED = 1
     help="With --out, also the accuracy of every cell over the iterations, a picture for each "
     "column (or row, if its cells compete).",
 )  # fmt: skip
-@running_options("track", "tensorboard", "plugins")
+@running_options("keep_model", "track", "tensorboard", "plugins")
 @click.option(
     "--attack", "attack", multiple=True, metavar="NAME=VALUE",
     help="A knob of the attack that the table shows, such as target=update.",
@@ -89,6 +89,7 @@ def table(
     data_dir: str | None,
     out: str | None,
     curves: bool,
+    keep_model: bool,
     track: tuple[str, ...],
     tensorboard: str | None,
     plugins: tuple[str, ...],
@@ -116,6 +117,7 @@ def table(
     options = execution(
         jobs=jobs if backend == "ray" else jobs or 1,
         workers=workers,
+        keep_state=keep_model,
         data_dir=data_dir,
         track=track,
         tensorboard=tensorboard,

@@ -12,15 +12,15 @@ if TYPE_CHECKING:
     from pfl_bench.config.options import (
         DATA_OPTIONS,
         DEFAULT_BETA,
-        SETTINGS,
+        OPTIONS,
+        Options,
         Profile,
-        Settings,
         checked,
         load_profile,
         merge,
+        option_named,
         parse_ratio,
         profile_names,
-        setting_named,
     )
     from pfl_bench.config.run_config import (
         BOOKKEEPING,

@@ -32,7 +32,7 @@ def run_command(config: RunConfig) -> str | None:
     for name, value in config.hyper.items():
         if value is not None:  # follows from another setting, which is given
             words += ["--set", f"{name}={_text(value)}"]
-    for name, value in _settings(config):
+    for name, value in _options(config):
         words += [f"--{name.replace('_', '-')}", value]
     command = shlex.join(words)
     # A control character in a stored name could end the quoting of a terminal that it is pasted in.
@@ -57,7 +57,7 @@ def requirements(config: RunConfig) -> str | None:
     return f"It needs {' and '.join(wanted)}." if wanted else None
 
 
-def _settings(config: RunConfig) -> Iterator[tuple[str, str]]:
+def _options(config: RunConfig) -> Iterator[tuple[str, str]]:
     """The flags that have a value, in the order in which people think of them."""
     is_pfllib = config.source == "pfllib"
     if is_pfllib:

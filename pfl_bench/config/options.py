@@ -1,4 +1,4 @@
-"""From what the user says to a RunConfig: the settings, their defaults, and who overrides whom.
+"""From what the user says to a RunConfig: the options, their defaults, and who overrides whom.
 
 Lowest first: the paper's defaults, the profile, the profile's word on this dataset, on this model,
 on this table, a configuration file or a table's cell, the command line.
@@ -33,7 +33,7 @@ DEFAULT_BETA = 0.1
 
 
 @dataclass(frozen=True)
-class Settings:
+class Options:
     """What a user may set for a run; None means that it follows from the others."""
 
     algo: str = knob("fedavg", "the algorithm", source=OURS)
@@ -138,14 +138,14 @@ class Settings:
     record: str = knob("", "series to record, separated by commas", source=OURS)
 
 
-SETTINGS: dict[str, Knob] = knobs(Settings)
+OPTIONS: dict[str, Knob] = knobs(Options)
 DATA_OPTIONS = tuple(
     "of" if name == "sampled_from" else name
     for name in (*SAMPLES, *DEALING)
     if name != "data_fingerprint"  # follows from the others
 )
 """What decides a run's data and who holds it, as users set it."""
-_ALSO = {other: name for name, knob in SETTINGS.items() for other in knob.also}
+_ALSO = {other: name for name, knob in OPTIONS.items() for other in knob.also}
 
 
 @dataclass(frozen=True)
@@ -186,9 +186,9 @@ def _read_profile(path: Path) -> Profile:
     for key in content:
         if key not in parts:
             raise UserError(f"{str(path)!r}: {unknown('key', key, parts)}")
-    run = _settings(content, "run", path)
+    run = _options(content, "run", path)
     datasets, models, tables = (
-        {name: _settings(part, name, path) for name in part}
+        {name: _options(part, name, path) for name in part}
         for part in (_block(content, key, path) for key in ("datasets", "models", "tables"))
     )
     seeds = content.get("seeds", Profile.seeds)
@@ -218,8 +218,8 @@ def _block(content: Mapping[str, Any], name: str, path: Path) -> dict[str, Any]:
     return block
 
 
-def _settings(content: Mapping[str, Any], name: str, path: Path) -> dict[str, Any]:
-    """The settings that a profile has under `name`."""
+def _options(content: Mapping[str, Any], name: str, path: Path) -> dict[str, Any]:
+    """The options that a profile has under `name`."""
     block = checked(_block(content, name, path), str(path))
     if "partition" in block:
         raise UserError(f"{str(path)!r}: a partition goes with a run, not with a profile")
@@ -227,26 +227,26 @@ def _settings(content: Mapping[str, Any], name: str, path: Path) -> dict[str, An
 
 
 def checked(values: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Settings converted to their types; an error names the place, the key and what is allowed."""
+    """Options converted to their types; an error names the place, the key and what is allowed."""
     result: dict[str, Any] = {}
     for said, value in values.items():
-        key = setting_named(said)
-        if key not in SETTINGS:
-            raise UserError(f"{where}: {unknown('setting', said, SETTINGS)}")
+        key = option_named(said)
+        if key not in OPTIONS:
+            raise UserError(f"{where}: {unknown('option', said, OPTIONS)}")
         if key in result:
             raise UserError(f"{where}: {key} is given twice")
         if value is None:
             continue
         try:
-            result[key] = SETTINGS[key].convert(_spelt(key, value))
+            result[key] = OPTIONS[key].convert(_spelt(key, value))
         except (ValueError, TypeError, OverflowError):
-            raise UserError(f"{where}: {key} cannot be {SETTINGS[key].refusal(value)}") from None
+            raise UserError(f"{where}: {key} cannot be {OPTIONS[key].refusal(value)}") from None
     return result
 
 
-def setting_named(key: str) -> str:
+def option_named(key: str) -> str:
     """The setting that a key means, in any spelling; the key itself where it means none."""
-    word = meant(key, [*SETTINGS, *_ALSO])
+    word = meant(key, [*OPTIONS, *_ALSO])
     return _ALSO.get(word, word)
 
 
@@ -258,11 +258,11 @@ def _spelt(key: str, value: Any) -> Any:
     return value
 
 
-def merge(profile: Profile, chosen: Mapping[str, Any], default_model: str) -> Settings:
-    """The settings of a run; `chosen` (already checked) wins over the profile.
+def merge(profile: Profile, chosen: Mapping[str, Any], default_model: str) -> Options:
+    """The options of a run; `chosen` (already checked) wins over the profile.
 
     A model that was chosen is meant; only the dataset's own is what the profile may replace."""
-    dataset = chosen.get("dataset", profile.run.get("dataset", SETTINGS["dataset"].default))
+    dataset = chosen.get("dataset", profile.run.get("dataset", OPTIONS["dataset"].default))
     on_dataset = profile.datasets.get(meant(dataset, profile.datasets), {})
     said = {**profile.run, **on_dataset, **chosen}
     model = said.get("model") or profile.trained_model(default_model)
@@ -275,7 +275,7 @@ def merge(profile: Profile, chosen: Mapping[str, Any], default_model: str) -> Se
     values: dict[str, Any] = {"model": model}
     for layer in layers:
         values |= checked(layer, f"profile {profile.name}")
-    return dataclasses.replace(Settings(), **values)
+    return dataclasses.replace(Options(), **values)
 
 
 def parse_ratio(text: str) -> tuple[float, float]:

@@ -35,6 +35,10 @@ if TYPE_CHECKING:
     from pfl_bench.execution.options import PLACES, Execution, choose_device, default_workers
     from pfl_bench.execution.request import FollowUp, Request
     from pfl_bench.execution.runner import prepare
-    from pfl_bench.execution.trained_model import trained_simulator
+    from pfl_bench.execution.trained_model import (
+        KeptModel,
+        kept_simulator,
+        trained_simulator,
+    )
 
 __getattr__, __dir__, __all__ = face(__name__, __file__)

@@ -12,13 +12,15 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
 from pfl_bench import data
 from pfl_bench.base import UserError
@@ -29,7 +31,7 @@ from pfl_bench.execution.estimates import STEP_OVERHEAD, operations, work_per_ro
 from pfl_bench.execution.observer import Checkpointed, Observer
 from pfl_bench.execution.options import Execution
 from pfl_bench.execution.runner import execute
-from pfl_bench.models import Inputs, inputs_of
+from pfl_bench.models import Inputs, inputs_of, product_by_rows, wide_order
 from pfl_bench.plugins import (
     AGNEWS_VOCABULARY,
     load_algorithm,
@@ -75,12 +77,53 @@ def matrix_rates(cores: int) -> tuple[float, float]:
 
 def _product_rate() -> float:
     a = torch.ones(SIDE, SIDE)
-    a @ a  # the first one also allocates
+    return 2 * SIDE**3 / _seconds(lambda: a @ a, _TIMED)
+
+
+def _seconds(product: Callable[[], Tensor], timed: float) -> float:
+    """Of one of as many as can be had in so many seconds."""
+    product()  # the first one also allocates
     began, count = time.perf_counter(), 0
-    while (passed := time.perf_counter() - began) < _TIMED:
-        a @ a
+    while (passed := time.perf_counter() - began) < timed:
+        product()
         count += 1
-    return count * 2 * SIDE**3 / passed
+    return passed / count
+
+
+@dataclass(frozen=True)
+class WideLayer:
+    """The product of the CNN's wide layer with a batch of ten, in both orders."""
+
+    order: str
+    """The one that is taken on this machine."""
+    seconds: float
+    """Of that one, the best of several timings in turns."""
+    otherwise: float
+    """Of the other."""
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether the other order would be faster by more than timings vary."""
+        return self.seconds > 1.3 * self.otherwise
+
+
+def wide_layer() -> WideLayer:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    x, weight, bias = torch.ones(10, 1600), torch.ones(512, 1600), torch.ones(512)
+    orders: dict[str, Callable[[], Tensor]] = {
+        "W xᵀ": lambda: product_by_rows(x, weight, bias),
+        "x Wᵀ": lambda: F.linear(x, weight, bias),
+    }
+    best = dict.fromkeys(orders, math.inf)
+    try:
+        for _ in range(5):
+            for name, product in orders.items():
+                best[name] = min(best[name], _seconds(product, 0.02))
+    finally:
+        torch.set_num_threads(before)
+    taken = best.pop(wide_order())
+    return WideLayer(wide_order(), taken, *best.values())
 
 
 @dataclass(frozen=True)

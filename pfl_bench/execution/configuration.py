@@ -1,4 +1,4 @@
-"""From settings to something that can run: the configuration, its data and its partition."""
+"""From options to something that can run: the configuration, its data and its partition."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from pfl_bench.config import (
     DEALING,
     DEFAULT_BETA,
     SAMPLES,
+    Options,
     Profile,
     RunConfig,
-    Settings,
     checked,
     merge,
     parse_ratio,
@@ -62,31 +62,31 @@ def configure(
     partition = chosen.get("partition")
     if partition is not None:
         return _configure_pfllib(profile, chosen, hyper, pfllib_path(partition))
-    name = chosen.get("dataset") or profile.run.get("dataset") or Settings().dataset
+    name = chosen.get("dataset") or profile.run.get("dataset") or Options().dataset
     spec = data.describe(name, data_dir)
     name = spec.name
-    settings = merge(profile, {**chosen, "dataset": name}, default_model=spec.model)
-    source = settings.source or "real"
+    options = merge(profile, {**chosen, "dataset": name}, default_model=spec.model)
+    source = options.source or "real"
     if source == "standin" and spec.standin is None and "source" not in chosen:
         source = "real"
-    if settings.setting == NATURAL:
-        clients, of = _natural_clients(settings, chosen, spec)
-        settings = replace(settings, clients=clients, of=of)
-    _check_consistency(settings, chosen)
-    practical, pathological = (settings.setting == s for s in ("practical", "pathological"))
-    per_client = settings.classes_per_client or spec.classes_per_client
+    if options.setting == NATURAL:
+        clients, of = _natural_clients(options, chosen, spec)
+        options = replace(options, clients=clients, of=of)
+    _check_consistency(options, chosen)
+    practical, pathological = (options.setting == s for s in ("practical", "pathological"))
+    per_client = options.classes_per_client or spec.classes_per_client
     config = _config(
-        settings,
+        options,
         hyper,
         dataset=name,
         source=source,
         data_fingerprint="",
-        setting=settings.setting,
-        beta=(settings.beta or DEFAULT_BETA) if practical else None,
-        clients=settings.clients,
-        sampled_from=settings.of if settings.of != settings.clients else None,
+        setting=options.setting,
+        beta=(options.beta or DEFAULT_BETA) if practical else None,
+        clients=options.clients,
+        sampled_from=options.of if options.of != options.clients else None,
         classes_per_client=per_client if pathological else None,
-        image_size=_image_size(settings.image_size, spec, "image_size" in chosen),
+        image_size=_image_size(options.image_size, spec, "image_size" in chosen),
     )
     # Last, because a stand-in may have to be drawn for it: a mistake is told before that.
     tell = fingerprint or data.fingerprint
@@ -94,7 +94,7 @@ def configure(
 
 
 def _natural_clients(
-    settings: Settings, chosen: Mapping[str, Any], spec: DatasetSpec
+    options: Options, chosen: Mapping[str, Any], spec: DatasetSpec
 ) -> tuple[int, int]:
     """How many clients take part, and how many the data come with."""
     total = spec.clients
@@ -105,7 +105,7 @@ def _natural_clients(
         )
     if chosen.get("of", total) != total:
         raise UserError(f"of cannot be {chosen['of']}: {spec.title} comes with {total} clients")
-    wanted = settings.clients if "clients" in chosen else total
+    wanted = options.clients if "clients" in chosen else total
     if wanted > total:
         raise UserError(f"clients cannot be {wanted}: {spec.title} comes with {total}")
     return wanted, total
@@ -122,9 +122,9 @@ def _configure_pfllib(
             )
     dataset, partition = _pfllib(path)
     default_model = next(n for n, spec in MODELS.items() if spec.kind == dataset.kind)
-    settings = merge(profile, {**chosen, "dataset": dataset.name}, default_model=default_model)
+    options = merge(profile, {**chosen, "dataset": dataset.name}, default_model=default_model)
     return _config(
-        replace(settings, fraction=1.0, partition_seed=Settings().partition_seed),
+        replace(options, fraction=1.0, partition_seed=Options().partition_seed),
         hyper,
         dataset=dataset.name,
         source="pfllib",
@@ -159,55 +159,55 @@ def _image_size(size: int | None, spec: DatasetSpec, is_chosen: bool) -> int | N
     return None
 
 
-def _config(settings: Settings, hyper: Mapping[str, Any], **facts: Any) -> RunConfig:
-    assert settings.model is not None
-    model = meant(settings.model, MODELS)
+def _config(options: Options, hyper: Mapping[str, Any], **facts: Any) -> RunConfig:
+    assert options.model is not None
+    model = meant(options.model, MODELS)
     spec = model_spec(model)
-    algorithm = load_algorithm(settings.algo)
-    record = tuple(sorted({name.strip() for name in settings.record.split(",")} - {""}))
-    _check_record(record, {**RECORDABLE, **algorithm.recordable}, settings.algo)
-    check_new_clients(settings.new_clients, facts["clients"])
+    algorithm = load_algorithm(options.algo)
+    record = tuple(sorted({name.strip() for name in options.record.split(",")} - {""}))
+    _check_record(record, {**RECORDABLE, **algorithm.recordable}, options.algo)
+    check_new_clients(options.new_clients, facts["clients"])
     return RunConfig(
-        **method_facts(settings.algo, model, hyper),
-        fraction=settings.fraction,
-        partition_seed=settings.partition_seed,
+        **method_facts(options.algo, model, hyper),
+        fraction=options.fraction,
+        partition_seed=options.partition_seed,
         model=model,
-        rounds=settings.rounds,
-        local_epochs=settings.local_epochs,
-        batch_size=settings.batch_size,
-        lr=spec.lr if settings.lr is None else settings.lr,
-        joining_ratio=parse_ratio(settings.joining_ratio),
-        eval_every=settings.eval_every,
-        patience=settings.patience,
-        validation=settings.validation,
-        new_clients=settings.new_clients,
-        adapt_epochs=settings.adapt_epochs,
-        bn_stats=settings.bn_stats,
-        momentum=settings.momentum,
-        weight_decay=settings.weight_decay,
-        lr_decay=settings.lr_decay,
-        seed=settings.seed,
+        rounds=options.rounds,
+        local_epochs=options.local_epochs,
+        batch_size=options.batch_size,
+        lr=spec.lr if options.lr is None else options.lr,
+        joining_ratio=parse_ratio(options.joining_ratio),
+        eval_every=options.eval_every,
+        patience=options.patience,
+        validation=options.validation,
+        new_clients=options.new_clients,
+        adapt_epochs=options.adapt_epochs,
+        bn_stats=options.bn_stats,
+        momentum=options.momentum,
+        weight_decay=options.weight_decay,
+        lr_decay=options.lr_decay,
+        seed=options.seed,
         record=record,
         **facts,
     )
 
 
-def _check_consistency(settings: Settings, chosen: Mapping[str, Any]) -> None:
+def _check_consistency(options: Options, chosen: Mapping[str, Any]) -> None:
     """Refuse what contradicts itself: a value that the chosen setting would silently ignore."""
-    if "beta" in chosen and settings.setting != "practical":
+    if "beta" in chosen and options.setting != "practical":
         raise UserError(
-            f"beta {chosen['beta']:g} belongs to the practical setting, not to {settings.setting!r}"
+            f"beta {chosen['beta']:g} belongs to the practical setting, not to {options.setting!r}"
         )
-    if "classes_per_client" in chosen and settings.setting != "pathological":
+    if "classes_per_client" in chosen and options.setting != "pathological":
         raise UserError(
             f"classes_per_client {chosen['classes_per_client']} belongs to the pathological "
-            f"setting, not to {settings.setting!r}"
+            f"setting, not to {options.setting!r}"
         )
-    if not settings.new_clients and settings.adapt_epochs != Settings().adapt_epochs:
-        raise UserError(f"adapt_epochs {settings.adapt_epochs} belongs to new_clients")
-    if settings.of is not None and settings.of < settings.clients:
+    if not options.new_clients and options.adapt_epochs != Options().adapt_epochs:
+        raise UserError(f"adapt_epochs {options.adapt_epochs} belongs to new_clients")
+    if options.of is not None and options.of < options.clients:
         raise UserError(
-            f"{settings.clients} clients cannot be drawn from a partition of {settings.of}"
+            f"{options.clients} clients cannot be drawn from a partition of {options.of}"
         )
 
 

@@ -13,6 +13,7 @@ from pfl_bench.engine import RunWatch, Simulator
 from pfl_bench.execution.configuration import load_data
 from pfl_bench.execution.observer import Began, Checkpointed, Computed, Note, Observer, Round
 from pfl_bench.execution.options import Execution, choose_device
+from pfl_bench.models import wide_order
 from pfl_bench.plugins import load_algorithm
 from pfl_bench.store import DamagedError, Ending, RunWriter, Store, StoredRun
 
@@ -129,6 +130,7 @@ def _simulate(
     extra = {
         **about_data,
         "device": str(simulator.device),
+        "wide_layers": wide_order(simulator.device.type),
         "workers": simulator.workers,
         "timed": options.timed,
     }

@@ -8,7 +8,7 @@ within the run's folder (so that it can be cut off and continued), and its recor
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from pfl_bench.base import UserError
 from pfl_bench.config import RunConfig
@@ -16,6 +16,7 @@ from pfl_bench.engine import Simulator
 from pfl_bench.execution.observer import Note, Observer
 from pfl_bench.execution.options import Execution
 from pfl_bench.execution.runner import execute, prepare
+from pfl_bench.plugins import check_plugin
 from pfl_bench.store import Checkpoint, DamagedError, Store, StoredRun, same_result
 
 _REPLAY = "replay"
@@ -36,6 +37,41 @@ def trained_simulator(
         ended = f"{run.status} ({run.end.reason})"
         raise UserError(f"the run {run.path.name} has no trained model: {ended}")
     state = run.state() or _replayed(config, store, options, observer)
+    return _resumed(config, run, state, options)
+
+
+def kept_simulator(run: StoredRun, options: Execution) -> Simulator | None:
+    """The same for a stored run, from the model that is kept beside it; None where none is. Nothing
+    trains and nothing is written."""
+    if run.status != "finished" or (state := run.state()) is None:
+        return None
+    try:
+        config = RunConfig.from_dict(run.config)
+    except (KeyError, TypeError) as error:
+        raise UserError(f"the run in {run.path} cannot be read: {error}") from error
+    check_plugin(config.algo, config.plugin)
+    return _resumed(config, run, state, options)
+
+
+@dataclass(frozen=True)
+class KeptModel:
+    """That the trained model is kept, as what follows on a run. Only a whole result has a place for
+    one: of a longer run's beginning none is kept."""
+
+    def result(self, run: StoredRun) -> StoredRun | None:
+        can_be = run.status == "finished" and run.shown is None
+        return None if can_be and run.state() is None else run
+
+    def compute(
+        self, config: RunConfig, store: Store, options: Execution, observer: Observer
+    ) -> StoredRun:
+        run = execute(config, store, options, observer)
+        if self.result(run) is None:
+            _replayed(config, store, options, observer)
+        return run
+
+
+def _resumed(config: RunConfig, run: StoredRun, state: Checkpoint, options: Execution) -> Simulator:
     simulator, _ = prepare(config, options)
     try:
         joined = {client for record in run.records() for client in record.joined}

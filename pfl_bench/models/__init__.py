@@ -16,7 +16,7 @@ if TYPE_CHECKING:
         seeded,
         useful_workers,
     )
-    from pfl_bench.models.layers import WideLinear
+    from pfl_bench.models.layers import WideLinear, product_by_rows, wide_order
     from pfl_bench.models.losses import balanced_softmax, mmd, rows_by_class
     from pfl_bench.models.network import Network
     from pfl_bench.models.unrolled import UnrolledNetwork

@@ -18,9 +18,27 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-READS_BY_ROWS = torch.backends.cpu.get_cpu_capability() == "AVX512"
-"""Whether W xᵀ, for a few x, is faster than x Wᵀ: twice as fast with AVX-512, twice as slow with
-AVX2, where the matrix library has other kernels (see docs/performance.md)."""
+from pfl_bench.store import machine
+
+
+def reads_by_rows(vendor: str, instructions: str) -> bool:
+    """Whether W xᵀ, for a few x, is faster than x Wᵀ on a processor: the rule, which `pfl-bench
+    doctor` holds against a timing.
+
+    Twice as fast on Intel's with AVX-512, for which the matrix library has kernels of its own; half
+    as fast on AMD's, with AVX2 and with AVX-512 (docs/performance.md). Others were not measured and
+    have torch's own order. No timing at the start decides, because the two round differently: runs
+    have the same bits on all machines of a kind, however busy they were.
+    """
+    return vendor == "GenuineIntel" and instructions == "AVX512"
+
+
+READS_BY_ROWS = reads_by_rows(machine()["vendor"], torch.backends.cpu.get_cpu_capability())
+
+
+def wide_order(device: str = "cpu") -> str:
+    """The order in which wide layers take their product on a device, for the records."""
+    return "W xᵀ" if READS_BY_ROWS and device == "cpu" else "x Wᵀ"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,15 +115,19 @@ def factored(layers: Iterable[WideLinear | WordMean]) -> Iterator[list[Call]]:
             layer._calls = None
 
 
+def product_by_rows(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """`F.linear`, in the order that reads the weight row by row."""
+    return torch.addmm(bias[:, None], weight, x.t()).t()
+
+
 class _Product(torch.autograd.Function):
     """x Wᵀ + b, taken as (W xᵀ + b)ᵀ where that reads the weight faster."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         ctx.save_for_backward(x, weight)
-        if not READS_BY_ROWS:
-            return F.linear(x, weight, bias)
-        return torch.addmm(bias[:, None], weight, x.t()).t()
+        by_rows = READS_BY_ROWS and weight.device.type == "cpu"
+        return product_by_rows(x, weight, bias) if by_rows else F.linear(x, weight, bias)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:

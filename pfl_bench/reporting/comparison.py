@@ -62,8 +62,8 @@ class Figure:
 class Comparison:
     a: Side
     b: Side
-    settings: dict[str, tuple[Any, Any]]
-    """The settings that differ; those that only one run has are None in the other."""
+    options: dict[str, tuple[Any, Any]]
+    """The options that differ; those that only one run has are None in the other."""
     figures: list[Figure]
     better: tuple[int, int, int] | None
     """Clients on which the first run, the second, neither is better in its best round; None where
@@ -83,7 +83,7 @@ def compare(
     sides, said = (_side(a), _side(b)), remarks((a, b), known)
     return Comparison(
         *sides,
-        settings=_different_settings(a.config, b.config),
+        options=_different_options(a.config, b.config),
         figures=_figures(*sides),
         better=_clients(*sides),
         problems=(_problem(a, said), _problem(b, said)),
@@ -118,7 +118,7 @@ def _verdict(a: Side, b: Side) -> str:
 
 def _same_course(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
     """Whether the two have one configuration, of which one may go on for longer."""
-    return not _different_settings(a, b).keys() - {"rounds", "patience", "eval_every"}
+    return not _different_options(a, b).keys() - {"rounds", "patience", "eval_every"}
 
 
 def _said(value: Any) -> str:
@@ -158,7 +158,7 @@ def _side(run: StoredRun) -> Side:
     return Side(run, records, {**(run.summary or {}), **summarise(records)})
 
 
-def _different_settings(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+def _different_options(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     left, right = _flat(a), _flat(b)
     names = dict.fromkeys((*left, *right))
     pairs = {name: (left.get(name), right.get(name)) for name in names}
@@ -166,9 +166,9 @@ def _different_settings(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str,
 
 
 def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings, with hyper-parameters among them under their own names."""
-    settings = {n: value for n, value in config.items() if n not in ("hyper", *BOOKKEEPING)}
-    return settings | {f"set {name}": value for name, value in config.get("hyper", {}).items()}
+    """The options, with hyper-parameters among them under their own names."""
+    options = {n: value for n, value in config.items() if n not in ("hyper", *BOOKKEEPING)}
+    return options | {f"set {name}": value for name, value in config.get("hyper", {}).items()}
 
 
 def _figures(a: Side, b: Side) -> list[Figure]:

@@ -1,11 +1,11 @@
 """A store in one file: a zip with the same layout, read-only, for results that are shared.
 
-    <slug>-<key>/config.json, rounds.jsonl, summary.json, attack-<key>.json
+    <slug>-<key>/config.json, rounds.jsonl, summary.json, attack-<key>.json, state.safetensors
 
-Only finished runs go in, without states and checkpoints, in an order and with times that are always
-the same: equal results make equal bytes. An archive is somebody else's file. It is read by
-unpacking it once, under its own checksum, into the cache; what is unpacked is decided here, member
-by member: names of this layout alone, plain files, each and all of bearable size.
+Only finished runs go in, without checkpoints, with trained models on request, in an order and with
+times that are always the same: equal results make equal bytes. An archive is somebody else's file.
+It is read by unpacking it once, under its own checksum, into the cache; what is unpacked is decided
+here, member by member: names of this layout alone, plain files, each and all of bearable size.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import shutil
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,7 +30,7 @@ from pfl_bench.base import (
     shown,
     write_atomically,
 )
-from pfl_bench.store.folder import CONFIG, RECORDS, SUMMARY, explained, locked
+from pfl_bench.store.folder import CONFIG, RECORDS, STATE, SUMMARY, explained, locked
 from pfl_bench.store.stored_run import StoredRun, read_run
 
 SUFFIX = ".zip"
@@ -42,7 +42,8 @@ LARGEST_CONTENT = 2**34
 MOST_MEMBERS = 400_000
 
 _MEMBER = re.compile(
-    r"[\w.+=-]{1,120}-[0-9a-f]{16}/(config\.json|rounds\.jsonl|summary\.json|attack-[\w-]{1,80}\.json)"
+    r"[\w.+=-]{1,120}-[0-9a-f]{16}/(config\.json|rounds\.jsonl|summary\.json"
+    r"|attack-[\w-]{1,80}\.json|state\.safetensors)"
 )
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _METHOD = zipfile.ZIP_LZMA
@@ -64,14 +65,18 @@ class Merged:
     added: list[str]
     known: list[str]
     conflicts: list[str]
+    models: list[str]
+    """Of those known, the ones that had no trained model here and have the archive's now."""
 
 
 def is_archive(path: Path) -> bool:
     return path.suffix == SUFFIX and not path.is_dir()
 
 
-def pack(runs: Iterable[StoredRun], target: Path) -> tuple[int, list[str]]:
-    """Write the finished runs to `target`; how many there are, and which others were left out."""
+def pack(
+    runs: Iterable[StoredRun], target: Path, with_models: bool = False
+) -> tuple[int, list[str]]:
+    """Write the finished runs to `target`; how many there are, and what else was left out."""
     left_out: list[str] = []
     count = 0
     try:
@@ -81,9 +86,12 @@ def pack(runs: Iterable[StoredRun], target: Path) -> tuple[int, list[str]]:
                     left_out.append(f"{run.path.name} ({run.damage or run.status})")
                     continue
                 count += 1
-                for name, content in sorted(contents(run).items()):
+                files = contents(run) | (_model(run, left_out) if with_models else {})
+                for name, content in sorted(files.items()):
                     entry = zipfile.ZipInfo(f"{run.path.name}/{name}", _EPOCH)
-                    entry.compress_type, entry.external_attr = _METHOD, 0o644 << 16
+                    # Weights look like noise: to compress them takes long and gains nothing.
+                    entry.compress_type = zipfile.ZIP_STORED if name == STATE else _METHOD
+                    entry.external_attr = 0o644 << 16
                     archive.writestr(entry, content)
             if not count:
                 raise UserError(f"there is no finished run to pack into {target}")
@@ -98,10 +106,18 @@ def contents(run: StoredRun) -> dict[str, bytes]:
     return run.files((CONFIG, RECORDS, SUMMARY, *attacks))
 
 
+def _model(run: StoredRun, left_out: list[str]) -> dict[str, bytes]:
+    """The trained model of a run, where a sound one is kept and an archive can hold it."""
+    if run.model_bytes > LARGEST_MEMBER:
+        left_out.append(f"the model of {run.path.name} ({run.model_bytes / 1e6:.0f} MB)")
+        return {}
+    return {} if run.state() is None else run.files([STATE])
+
+
 def merge(source: Iterable[StoredRun], target: Path) -> Merged:
     """Copy the finished runs of one store into another. What is there already stays; where it is
     another result under the same name, that is told."""
-    merged = Merged([], [], [])
+    merged = Merged([], [], [], [])
     for run in source:
         if not run.is_final or run.summary is None:
             continue
@@ -110,15 +126,22 @@ def merge(source: Iterable[StoredRun], target: Path) -> Merged:
         if known.summary is not None:
             is_same = known.summary["records_sha256"] == run.summary["records_sha256"]
             (merged.known if is_same else merged.conflicts).append(run.path.name)
+            if is_same and known.state() is None and run.state() is not None:
+                _write(there, run.files([STATE]))
+                merged.models.append(run.path.name)
             continue
         with explained(there):
             there.mkdir(parents=True, exist_ok=True)
-        with locked(there), explained(there):
-            files = contents(run)
-            for name in sorted(files, key=lambda name: (name == SUMMARY, name)):
-                write_atomically(there / name, files[name])
+        _write(there, contents(run) | (run.files([STATE]) if run.state() is not None else {}))
         merged.added.append(run.path.name)
     return merged
+
+
+def _write(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Put files into the folder of a run, its summary last."""
+    with locked(folder), explained(folder):
+        for name in sorted(files, key=lambda name: (name == SUMMARY, name)):
+            write_atomically(folder / name, files[name])
 
 
 def unpacked(path: Path) -> Path:

@@ -32,7 +32,9 @@ _VARIABLES = (
 """With which the libraries are told to compute in another way, and so to round otherwise."""
 LONGEST_VALUE = 100
 
-ARITHMETIC = ("torch", "numpy", "cpu", "platform", "instructions", "environment", "device")
+ARITHMETIC = (
+    "torch", "numpy", "cpu", "platform", "instructions", "environment", "device", "wide_layers",
+)  # fmt: skip
 """What decides the last bits of a result beside its configuration."""
 
 
@@ -101,9 +103,10 @@ def source_commit() -> dict[str, Any] | None:
 
 @functools.cache
 def machine() -> dict[str, Any]:
-    """Processor, cores, memory in bytes and operating system."""
+    """Processor and who makes it, cores, memory in bytes and operating system."""
     return {
         "cpu": _cpu_model(),
+        "vendor": _cpu_vendor(),
         "cores": os.cpu_count(),
         "memory": _memory(),
         "platform": f"{platform.system()} {platform.machine()}",
@@ -120,12 +123,24 @@ def _version(distribution: str) -> str | None:
 def _cpu_model() -> str:
     if sys.platform == "darwin":
         return _output("sysctl", "-n", "machdep.cpu.brand_string") or platform.processor()
+    return _cpuinfo("model name") or platform.processor() or platform.machine()
+
+
+def _cpu_vendor() -> str:
+    """As the processor names it ("GenuineIntel", "AuthenticAMD"); nothing where it does not."""
+    if sys.platform == "darwin":
+        return _output("sysctl", "-n", "machdep.cpu.vendor") or ""
+    # Windows names it last, after a comma.
+    return _cpuinfo("vendor_id") or platform.processor().rpartition(", ")[2]
+
+
+def _cpuinfo(name: str) -> str | None:
+    """What Linux says of the first processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
-        lines = []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.processor() or platform.machine())
+        return None
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(name)), None)
 
 
 def _instructions() -> str | None:

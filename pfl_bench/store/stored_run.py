@@ -125,6 +125,14 @@ class StoredRun:
                 raise UserError(f"cannot read {place / STATE}: {error.strerror}") from error
         return None
 
+    @property
+    def model_bytes(self) -> int:
+        """The size of the kept state, sound or not; 0 where there is none of this result."""
+        if self.summary is None or self.shown is not None:
+            return 0
+        places = (place / STATE for place in (self.home or self.path, self.path))
+        return max(path.lstat().st_size if path.exists() else 0 for path in places)
+
     def attachment(self, name: str) -> dict[str, Any] | None:
         """What was attached to this result; None where there is nothing sound, or only what was
         attached to a result that this one has replaced."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pfl_bench.base import numpy_generator, plain
-from pfl_bench.config import SETTINGS, Knob, knobs, setting_named
+from pfl_bench.config import OPTIONS, Knob, knobs, option_named
 from pfl_bench.plugins import load_algorithm
 from pfl_bench.reporting.tables import Cell
 
@@ -25,7 +25,7 @@ class Draw:
 
     number: int
     run: Mapping[str, Any] = field(default_factory=dict)
-    """Settings: the learning rate."""
+    """Options: the learning rate."""
     hyper: Mapping[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
@@ -36,7 +36,7 @@ class Draw:
 def searched(cell: Cell) -> dict[str, Knob]:
     """What is drawn for a cell, by name: the learning rate and the hyper-parameters with a search
     range, but nothing that the cell itself sets."""
-    found = {} if LR in map(setting_named, cell.chosen) else {LR: SETTINGS[LR]}
+    found = {} if LR in map(option_named, cell.chosen) else {LR: OPTIONS[LR]}
     said = set(map(plain, cell.hyper))
     for knob in knobs(load_algorithm(cell.chosen["algo"]).Hyper).values():
         if knob.search is not None and plain(knob.name) not in said:
@@ -53,7 +53,7 @@ def draws(cell: Cell, budget: int) -> list[Draw]:
             name: knob.drawn(numpy_generator(number, "tuning", name).random())
             for name, knob in ranges.items()
         }
-        run = {LR: values.pop(LR)} if ranges.get(LR) is SETTINGS[LR] else {}
+        run = {LR: values.pop(LR)} if ranges.get(LR) is OPTIONS[LR] else {}
         return Draw(number, run, values)
 
     return [Draw(0), *map(drawn, range(1, budget))]

@@ -39,7 +39,7 @@ class Tuned:
     halving: bool
     seeds: tuple[int, ...]
     values: Mapping[Place, tuple[Mapping[str, Any], Mapping[str, Any]]]
-    """For each cell, settings and hyper-parameters."""
+    """For each cell, options and hyper-parameters."""
     untuned: Mapping[Place, str]
     """The cells for which nothing was found, with the reason."""
 
@@ -64,8 +64,8 @@ class Tuned:
     def _set(self, cell: Cell, where: str) -> Cell:
         run, hyper = self.values.get((cell.row, cell.column), ({}, {}))
         here = f"{where}, row {cell.row!r}, column {cell.column!r}"
-        settings = checked(run, here)
-        for name in settings:
+        options = checked(run, here)
+        for name in options:
             if name != LR:
                 raise UserError(f"{here}: {unknown('tuned setting', name, [LR])}")
         algo = cell.chosen["algo"]
@@ -74,7 +74,7 @@ class Tuned:
         except UserError as error:
             raise UserError(f"{here}: {error}") from None
         return dataclasses.replace(
-            cell, chosen={**cell.chosen, **settings}, hyper={**cell.hyper, **hyper}
+            cell, chosen={**cell.chosen, **options}, hyper={**cell.hyper, **hyper}
         )
 
     def _told(self, left: Sequence[str]) -> str:

@@ -156,3 +156,39 @@ def test_a_notebook_gets_its_lines_where_it_prints(monkeypatch: pytest.MonkeyPat
     stream = io.StringIO()
     monkeypatch.setattr(sys, "stdout", stream)
     assert Lines()._stream is stream
+
+
+@pytest.fixture(scope="module")
+def kept(results: Path) -> pfl.Result:
+    return pfl.run("fedcp", results=results, keep_model=True, progress=False, **SMALL)
+
+
+def test_a_kept_model_scores_what_the_last_round_did(kept: pfl.Result) -> None:
+    last = kept.stored.records()[-1]
+    assert last.correct is not None and last.total is not None
+    for client, (correct, total) in enumerate(zip(last.correct, last.total, strict=True)):
+        model = kept.model(client)
+        x, y = model.samples()
+        assert (int((model(x).argmax(1) == y).sum()), len(y)) == (correct, total)
+
+
+def test_models_of_clients_are_their_own(kept: pfl.Result) -> None:
+    first, second = (kept.model(client).state_dict() for client in (0, 1))
+    assert torch.equal(first["parts.cpn.0.weight"], second["parts.cpn.0.weight"])
+    assert not torch.equal(first["parts.head.weight"], second["parts.head.weight"])
+
+
+def test_a_model_that_is_asked_for_later_is_kept_and_the_result_stays(tmp_path: Path) -> None:
+    plain = pfl.run("fedper", results=tmp_path, progress=False, **SMALL)
+    with pytest.raises(pfl.UserError, match="is not kept; the same run with keep_model=True"):
+        plain.model(0)
+    before = (plain.path / "rounds.jsonl").read_bytes(), (plain.path / "summary.json").read_bytes()
+    again = pfl.run("fedper", results=tmp_path, keep_model=True, progress=False, **SMALL)
+    after = (again.path / "rounds.jsonl").read_bytes(), (again.path / "summary.json").read_bytes()
+    assert (again.path, after) == (plain.path, before)
+    assert pfl.Store(tmp_path).run(again.stored.key[:6]).model(0).samples()[0].shape[0] > 0
+
+
+def test_a_client_that_there_is_not_has_no_model(kept: pfl.Result) -> None:
+    with pytest.raises(pfl.UserError, match="client cannot be 3; allowed: 0 to 2"):
+        kept.model(3)

@@ -112,6 +112,16 @@ def test_a_run_that_recorded_more_serves_too(bench: Bench) -> None:
     assert len(bench.runs()) == 1
 
 
+@pytest.mark.parametrize("name", ["policy", "gradcam", "convergence"])
+def test_a_run_whose_model_is_kept_is_not_trained_again(bench: Bench, name: str) -> None:
+    bench.run("--algo", "fedcp", "--keep-model")
+    before = bench.runs()
+    told = bench.draw(name).stderr
+    assert bench.runs() == before
+    assert ("is not trained again" in told) == (name != "gradcam")
+    assert "round" not in told
+
+
 def test_a_run_that_recorded_more_does_not_tell_the_time(bench: Bench) -> None:
     bench.run("--algo", "fedavg", "--record", "convergence")
     result = bench.draw("curves", "--x", "seconds", "--algos", "fedavg", "--seeds", "1")

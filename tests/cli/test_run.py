@@ -396,10 +396,10 @@ def test_help_imports_nothing_heavy(arguments: tuple[str, ...]) -> None:
 
 
 def test_every_setting_has_a_flag_with_its_meaning() -> None:
-    from pfl_bench.config.options import SETTINGS
+    from pfl_bench.config.options import OPTIONS
 
     text = " ".join(CliRunner().invoke(main, ("run", "--help")).stdout.split())
-    for name, knob in SETTINGS.items():
+    for name, knob in OPTIONS.items():
         assert re.search(rf"--{name.replace('_', '-')}[ ,]", text)
         assert knob.meaning in text
 

@@ -1,4 +1,4 @@
-"""Settings: who overrides whom, and what a mistake is answered with."""
+"""Options: who overrides whom, and what a mistake is answered with."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from pfl_bench.base.errors import UserError
 from pfl_bench.base.yamlfile import read_yaml
 from pfl_bench.config.options import (
-    SETTINGS,
+    OPTIONS,
+    Options,
     Profile,
-    Settings,
     checked,
     load_profile,
     merge,
@@ -52,14 +52,14 @@ def test_highest_layer_that_speaks_wins(highest: int) -> None:
         models={"cnn": {"rounds": 13}} if highest >= 3 else {},
     )
     chosen = {"dataset": "mnist"} | ({"rounds": 14} if highest >= 4 else {})
-    expected = (Settings().rounds, 11, 12, 13, 14)[highest]
+    expected = (Options().rounds, 11, 12, 13, 14)[highest]
     assert merge(layered, chosen, default_model="cnn").rounds == expected
 
 
 def test_words_on_other_datasets_and_models_do_not_count() -> None:
     layered = profile(datasets={"mnist": {"rounds": 1}}, models={"cnn": {"rounds": 2}})
     merged = merge(layered, {"dataset": "cifar10", "model": "resnet18"}, default_model="cnn")
-    assert merged.rounds == Settings().rounds
+    assert merged.rounds == Options().rounds
 
 
 def test_chosen_model_wins_over_the_datasets() -> None:
@@ -78,9 +78,9 @@ def test_dataset_that_a_profile_names_brings_the_profiles_word_on_it() -> None:
 
 
 def test_what_nobody_says_follows_the_paper() -> None:
-    settings = merge(profile(), {}, default_model="cnn")
-    assert (settings.clients, settings.rounds, settings.batch_size) == (20, 2000, 10)
-    assert (settings.local_epochs, settings.joining_ratio) == (1, "1")
+    options = merge(profile(), {}, default_model="cnn")
+    assert (options.clients, options.rounds, options.batch_size) == (20, 2000, 10)
+    assert (options.local_epochs, options.joining_ratio) == (1, "1")
 
 
 def test_none_leaves_the_layers_below_in_place() -> None:
@@ -106,24 +106,24 @@ def test_bad_value_is_named_with_its_place_and_what_is_allowed(key: str, value: 
     message = str(caught.value)
     assert message.startswith(f"'exp.yaml': {key} cannot be {value!r};")
     assert " allowed: " in message
-    assert SETTINGS[key].allowed in message
+    assert OPTIONS[key].allowed in message
     assert message.endswith("(and at most 1e+12)") == (value == "inf")
     assert "\n" not in message
 
 
-@pytest.mark.parametrize("key", SETTINGS)
+@pytest.mark.parametrize("key", OPTIONS)
 def test_every_setting_says_what_it_means_and_what_is_allowed(key: str) -> None:
-    assert SETTINGS[key].meaning and SETTINGS[key].allowed and SETTINGS[key].source
+    assert OPTIONS[key].meaning and OPTIONS[key].allowed and OPTIONS[key].source
 
 
-@pytest.mark.parametrize("key", SETTINGS)
+@pytest.mark.parametrize("key", OPTIONS)
 def test_every_default_is_an_allowed_value(key: str) -> None:
-    default = SETTINGS[key].default
-    assert SETTINGS[key].convert(default) == default
+    default = OPTIONS[key].default
+    assert OPTIONS[key].convert(default) == default
 
 
 def test_unknown_setting_is_answered_with_the_nearest_one() -> None:
-    with pytest.raises(UserError, match=r"'exp\.yaml': unknown setting 'client'.*'clients'"):
+    with pytest.raises(UserError, match=r"'exp\.yaml': unknown option 'client'.*'clients'"):
         checked({"client": 3}, "'exp.yaml'")
 
 
@@ -152,7 +152,7 @@ def test_quick_draws_its_data_and_the_others_read_it() -> None:
 def test_paper_profile_departs_from_the_defaults_in_nothing_but_the_data() -> None:
     paper = load_profile("paper")
     merged = merge(paper, {}, default_model="cnn")
-    assert merged == Settings(model="cnn", source="real")
+    assert merged == Options(model="cnn", source="real")
     assert not paper.datasets and not paper.models and not paper.replace_models
 
 
@@ -165,7 +165,7 @@ def test_own_profile_is_read_from_its_file(tmp_path: Path) -> None:
 
 def test_empty_block_of_a_profile_says_nothing(tmp_path: Path) -> None:
     mine = load_profile(str(write(tmp_path, "run:\ndatasets:\n  mnist:\n")))
-    assert merge(mine, {"dataset": "mnist"}, "cnn") == Settings(dataset="mnist", model="cnn")
+    assert merge(mine, {"dataset": "mnist"}, "cnn") == Options(dataset="mnist", model="cnn")
 
 
 def test_profile_holds_its_settings_in_their_types(tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_list_where_a_name_belongs_is_no_name_of_anything(tmp_path: Path, key: s
 
 def test_the_page_on_settings_has_them_all() -> None:
     page = (Path(__file__).parents[2] / "docs" / "settings.md").read_text()
-    assert [name for name in SETTINGS if f"--{name.replace('_', '-')}" not in page] == []
+    assert [name for name in OPTIONS if f"--{name.replace('_', '-')}" not in page] == []
 
 
 def test_misspelt_profile_is_answered_with_the_nearest_one() -> None:
@@ -198,7 +198,7 @@ def test_misspelt_profile_is_answered_with_the_nearest_one() -> None:
         ("run: 3", "run must hold names and values, not 3"),
         ("datasets: [mnist]", r"datasets must hold names and values, not \['mnist'\]"),
         ("models: {cnn: 5}", "cnn must hold names and values, not 5"),
-        ("run: {round: 3}", "unknown setting 'round'; did you mean 'rounds'"),
+        ("run: {round: 3}", "unknown option 'round'; did you mean 'rounds'"),
         ("models: {cnn: {lr: fast}}", "lr cannot be 'fast'"),
         ("run: {partition: 'pfllib:/x'}", "a partition goes with a run, not with a profile"),
         ("replace_models: cnn", "replace_models must hold names and values, not 'cnn'"),

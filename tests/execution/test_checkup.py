@@ -73,6 +73,17 @@ def test_a_card_may_stray_by_the_stated_share_of_the_way_and_no_more(
     assert agreeing.holds == holds
 
 
+@pytest.mark.parametrize(("faster", "is_slow"), [("W xᵀ", True), ("x Wᵀ", False)])
+def test_an_order_of_the_wide_layer_that_does_not_fit_is_noticed(
+    faster: str, is_slow: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timings = iter([0.2 if order == faster else 0.5 for order in ("W xᵀ", "x Wᵀ")] * 5)
+    monkeypatch.setattr(checkup, "_seconds", lambda *_: next(timings))
+    monkeypatch.setattr(checkup, "wide_order", lambda: "x Wᵀ")
+    found = checkup.wide_layer()
+    assert found.is_slow == is_slow and {found.seconds, found.otherwise} == {0.2, 0.5}
+
+
 def test_a_rate_is_operations_by_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = iter(range(1000))
     monkeypatch.setattr(checkup.time, "perf_counter", lambda: 0.1 * next(ticks))

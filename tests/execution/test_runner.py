@@ -23,6 +23,7 @@ from pfl_bench.execution.configuration import configure
 from pfl_bench.execution.observer import Began, Note, Observer, Round
 from pfl_bench.execution.options import Execution, choose_device, default_workers
 from pfl_bench.execution.runner import execute
+from pfl_bench.models.layers import wide_order
 from pfl_bench.store import checkpoint
 from pfl_bench.store.folder import checkpoints_in
 from pfl_bench.store.records import same_result
@@ -106,6 +107,7 @@ def test_finished_run_holds_every_round_and_how_it_was_made(folder: Path, whole:
     assert [record.round for record in whole.records()] == list(range(1, ROUNDS + 1))
     assert whole.summary is not None
     assert whole.summary["device"] == "cpu"
+    assert whole.summary["wide_layers"] == wide_order()
     assert len(whole.summary["partition_fingerprint"]) == 16
     assert RunConfig.from_dict(whole.config) == configured(folder)
 

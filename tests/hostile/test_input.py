@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from pfl_bench.base.errors import UserError
 from pfl_bench.base.yamlfile import read_yaml
 from pfl_bench.cli import main
-from pfl_bench.config.options import SETTINGS
+from pfl_bench.config.options import OPTIONS
 
 CASES = {"flags": 500, "commands": 500, "configurations": 450, "profiles": 300, "tables": 450,
          "yaml": 300}  # fmt: skip
@@ -70,7 +70,7 @@ def tells_structure(message: str) -> bool:
 
 
 def test_a_bad_value_of_a_flag_is_named(inside: Path) -> None:
-    flags = ["--" + name.replace("_", "-") for name in SETTINGS]
+    flags = ["--" + name.replace("_", "-") for name in OPTIONS]
     flags += ["--profile", "--seeds", "--set", "--config", "--plugin", "--data-dir", "--workers",
               "--device", "--checkpoint-every"]  # fmt: skip
 

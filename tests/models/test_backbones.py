@@ -177,7 +177,7 @@ def test_every_algorithm_starts_from_the_same_model() -> None:
     reference = seeded(0, lambda: build_model("cnn", Inputs(4, (1, 16, 16))))
     assert isinstance(reference, Model)
     for algo in algorithm_names():
-        net = toy_simulator(toy_config(algo))._workspaces.get()
+        net = toy_simulator(toy_config(algo)).workspaces.build()
         for part, module in (("extractor", reference.extractor), ("head", reference.head)):
             pairs = zip(net.module(part).parameters(), module.parameters(), strict=True)
             assert all(torch.equal(ours, plain) for ours, plain in pairs), (algo, part)

@@ -22,8 +22,34 @@ def a_layer() -> WideLinear:
 
 @pytest.fixture(params=[True, False], ids=["W xᵀ", "x Wᵀ"])
 def either_order(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The order of the product on processors with AVX-512, and on others."""
+    """The order of the product on Intel's processors with AVX-512, and on others."""
     monkeypatch.setattr(layers, "READS_BY_ROWS", request.param)
+
+
+@pytest.mark.parametrize(
+    ("vendor", "instructions", "by_rows"),
+    [
+        ("GenuineIntel", "AVX512", True),
+        ("GenuineIntel", "AVX2", False),
+        ("AuthenticAMD", "AVX512", False),
+        ("", "DEFAULT", False),
+    ],
+)
+def test_the_order_of_the_product_follows_from_who_makes_the_processor(
+    vendor: str, instructions: str, by_rows: bool
+) -> None:
+    assert layers.reads_by_rows(vendor, instructions) is by_rows
+
+
+def test_what_is_recorded_is_the_order_that_is_taken(
+    either_order: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = []
+    monkeypatch.setattr(layers, "product_by_rows", lambda *_: taken.append("W xᵀ") or X[:, :2])
+    monkeypatch.setattr(layers.F, "linear", lambda *_: taken.append("x Wᵀ") or X[:, :2])
+    a_layer()(X)
+    assert taken == [layers.wide_order()]
+    assert layers.wide_order("cuda") == "x Wᵀ"
 
 
 @pytest.mark.usefixtures("either_order")

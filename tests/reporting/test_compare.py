@@ -47,7 +47,7 @@ def pair(tmp_path: Path) -> tuple[StoredRun, StoredRun]:
 
 
 def test_only_settings_that_differ_are_told(pair: tuple[StoredRun, StoredRun]) -> None:
-    assert compare(*pair).settings == {"algo": ("fedavg", "fedprox"), "set mu": (None, 0.5)}
+    assert compare(*pair).options == {"algo": ("fedavg", "fedprox"), "set mu": (None, 0.5)}
 
 
 def test_figures_stand_side_by_side_with_their_difference(

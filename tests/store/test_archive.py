@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from click.testing import CliRunner, Result
 from madestore import keep
 from toy import toy_config
@@ -202,3 +203,31 @@ def test_a_link_to_an_archive_s_content_is_not_followed_when_merging(
     (target / Store(packed).folder(config).name).symlink_to(outside)
     call("results", "merge", packed, "--results", target)
     assert not list(outside.iterdir())
+
+
+def with_model(store: Store, config: RunConfig) -> None:
+    with store.open(config) as writer:
+        writer.keep_state({"server/head": torch.arange(3.0)})
+
+
+def test_models_are_packed_on_request_and_merged_where_they_are_missing(
+    results: Path, tmp_path: Path
+) -> None:
+    with_model(Store(results), CONFIGS[0])
+    archive_, target = tmp_path / "models.zip", tmp_path / "target"
+    assert call("results", "pack", results, "--models", "--out", archive_).exit_code == 0
+    call("results", "pack", results, "--out", tmp_path / "plain.zip")
+    call("results", "merge", tmp_path / "plain.zip", "--results", target)
+    assert [run.state() for run in Store(target).all()] == [None, None]
+    done = call("results", "merge", archive_, "--results", target)
+    assert "1 of those now have a trained model too" in done.output
+    found = Store(target).find(CONFIGS[0])
+    assert found is not None and (state := found.state()) is not None
+    assert torch.equal(state.tensors["server/head"], torch.arange(3.0))
+
+
+def test_a_damaged_model_is_not_packed(results: Path, tmp_path: Path) -> None:
+    (next(results.iterdir()) / "state.safetensors").write_bytes(b"large")
+    call("results", "pack", results, "--models", "--out", tmp_path / "some.zip")
+    with zipfile.ZipFile(tmp_path / "some.zip") as found:
+        assert not any(name.endswith("safetensors") for name in found.namelist())

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pfl_bench.config.hyper import knobs
-from pfl_bench.config.options import SETTINGS
+from pfl_bench.config.options import OPTIONS
 from pfl_bench.config.search import Search
 from pfl_bench.models.backbones import MODELS
 from pfl_bench.plugins.registry import algorithm_names, load_algorithm
@@ -68,14 +68,14 @@ def test_all_methods_are_tried_at_the_same_learning_rates(algo: str) -> None:
 
 
 def test_the_range_of_the_learning_rate_holds_those_of_all_models() -> None:
-    search = SETTINGS["lr"].search
+    search = OPTIONS["lr"].search
     assert search is not None
     assert all(2 * search.low <= model.lr <= search.high / 2 for model in MODELS.values())
 
 
 def test_the_page_gives_the_ranges_of_the_code() -> None:
     page = (ROOT / "docs" / "comparison.md").read_text(encoding="utf-8")
-    ranges = [("all", SETTINGS["lr"])]
+    ranges = [("all", OPTIONS["lr"])]
     for algo in sorted(path.stem for path in (ROOT / "algorithms").glob("[a-z]*.py")):
         kind = load_algorithm(algo)
         ranges += [(kind.title, knob) for knob in knobs(kind.Hyper).values() if knob.search]

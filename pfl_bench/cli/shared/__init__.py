@@ -11,9 +11,11 @@ if TYPE_CHECKING:
         Wanted,
         algorithms,
         dealt,
+        kept_model,
         methods,
         read,
         trained_model,
+        without_series,
     )
     from pfl_bench.cli.shared.running import CLUSTER, execution, running_options
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -26,6 +26,7 @@ from pfl_bench.execution import (
     Fingerprint,
     Request,
     configure,
+    kept_simulator,
     load_data,
     run_all,
     trained_simulator,
@@ -157,7 +158,12 @@ def methods(
 
 
 def stored(config: RunConfig, store: Store) -> StoredRun | None:
-    """The stored run of `config`, or the same that recorded more: what is recorded changes nothing
+    """The stored run of `config`, or the same that recorded more."""
+    return next(_all_stored(config, store), None)
+
+
+def _all_stored(config: RunConfig, store: Store) -> Iterator[StoredRun]:
+    """What is stored of `config`, with all that recorded more: what is recorded changes nothing
     else in a run."""
     recordable = {*RECORDABLE, *load_algorithm(config.algo).recordable}
     others = sorted(recordable - set(config.record))
@@ -165,8 +171,33 @@ def stored(config: RunConfig, store: Store) -> StoredRun | None:
         for more in itertools.combinations(others, count):
             record = tuple(sorted((*config.record, *more)))
             if (run := store.find(replace(config, record=record))) is not None:
-                return run
-    return None
+                yield run
+
+
+def with_model(config: RunConfig, store: Store) -> StoredRun | None:
+    """The stored run of `config`, or the same that recorded more, whose trained model is kept."""
+    return next((run for run in _all_stored(config, store) if run.state() is not None), None)
+
+
+def without_series(wanted: Wanted, algo: str, series: Sequence[str]) -> list[StoredRun] | None:
+    """For each seed the run whose trained model is kept, where the series were not recorded: it
+    need not be trained again for them. None where all series are stored, or a model is not."""
+    check_taken([algo], wanted.hyper)
+    _check_series(algo, series)
+    seeds = wanted.seeds
+    if all(stored(wanted.config(algo, series, k), wanted.store) for k in seeds):
+        return None
+    runs = [with_model(wanted.config_here(algo, (), k), wanted.store) for k in seeds]
+    kept = [run for run in runs if run is not None]
+    if len(kept) < len(seeds):
+        return None
+    if not wanted.quiet:
+        click.echo(
+            "the run is not trained again, since its model is kept; drawn without the series "
+            f"{', '.join(series)} of every iteration, which `--record {','.join(series)}` records",
+            err=True,
+        )
+    return kept
 
 
 def _run(configs: Sequence[RunConfig], wanted: Wanted) -> dict[str, StoredRun]:
@@ -179,8 +210,17 @@ def trained_model(wanted: Wanted, algo: str) -> Simulator:
     """The simulator of a run after its last round; the run is repeated if its state is gone."""
     check_taken([algo], wanted.hyper)
     config = wanted.config_here(algo)
+    if (run := with_model(config, wanted.store)) is not None:
+        return kept_model(run, wanted)
     with watch_runs([config], wanted.quiet) as display:
         return trained_simulator(config, wanted.store, wanted.options, display)
+
+
+def kept_model(run: StoredRun, wanted: Wanted) -> Simulator:
+    """The simulator of a stored run whose trained model is kept."""
+    simulator = kept_simulator(run, wanted.options)
+    assert simulator is not None
+    return simulator
 
 
 def _check_series(algo: str, series: Sequence[str]) -> None:

@@ -49,6 +49,10 @@ _OPTIONS = {
     "fresh": click.option(
         "--fresh", is_flag=True, help="Repeat a run that is already stored."
     ),
+    "keep_model": click.option(
+        "--keep-model", is_flag=True,
+        help="Keep the trained model of every client in the run's folder.",
+    ),
     "backend": click.option(
         "--backend", default="local", metavar="NAME", show_default=True,
         help="local, or ray: on a Ray cluster.",

@@ -196,6 +196,8 @@ def _report_one(run: StoredRun) -> None:
         )
         click.echo(f"  communication   {_size(up)} up, {_size(down)} down per client and round")
     click.echo(f"  result          {run.path}")
+    if size := run.model_bytes:
+        click.echo(f"  model           kept with it, {_size(size)}")
 
 
 def time_profile(seconds: Mapping[str, float] | None) -> str:

@@ -54,6 +54,9 @@ class MethodFigure:
     of_model: bool = False
     series: tuple[str, ...] = ()
     """What the runs must record."""
+    draw_kept: Callable[..., Figure] | None = None
+    """What can be drawn of a run that did not record the series, from its trained model: called
+    like the `draw` of a figure `of_model`."""
     options: tuple[Option, ...] = ()
     check: Callable[..., None] = _anything
     """Called with the run's configuration, the data folder and the options before anything trains,

@@ -5,17 +5,17 @@ A spec is a YAML file (the paper's are in tables/, a user's own anywhere):
     caption: what the table shows
     compared: rows                            what competes: the rows of a column, or `columns`
     method: Ours                              the competitor to test against the best other one
-    run: {settings for every cell}            set: {hyper-parameters for every cell}
+    run: {options for every cell}            set: {hyper-parameters for every cell}
     columns:
       - {name: N=10, group: a heading over several columns, run: {…}, set: {…}}
     rows:
       - {name: Ours, rule: true, run: {algo: ours}, set: {…}, published: [[58.36, 0.02], …]}
 
-A cell runs the table's settings, overridden by its column's and then by its row's. `published` has
+A cell runs the table's options, overridden by its column's and then by its row's. `published` has
 one entry per column: [mean, std], a bare number, `skipped`, `diverged`, or null where the paper is
 silent. `rule` draws a line above the row. With `metric: overhead` each column names its `measure`;
 with `metric: psnr` an `attack` names knobs of the attack (`threat`), for the table and, as
-settings do, for a column or a row.
+options do, for a column or a row.
 """
 
 from __future__ import annotations
@@ -193,16 +193,16 @@ def _check_run(chosen: Mapping[str, Any], hyper: Mapping[str, Any], where: str) 
     from pfl_bench.models import model_spec
     from pfl_bench.plugins import load_algorithm
 
-    settings = checked(chosen, where)
+    options = checked(chosen, where)
     try:
-        if "algo" not in settings:
+        if "algo" not in options:
             raise UserError("no algo is given, in the table, its column or its row")
-        if "model" in settings:
-            model_spec(settings["model"])
-        if "joining_ratio" in settings:
-            parse_ratio(settings["joining_ratio"])
-        algorithm = load_algorithm(settings["algo"])
-        resolve(algorithm.Hyper, settings.get("model", ""), hyper, settings["algo"])
+        if "model" in options:
+            model_spec(options["model"])
+        if "joining_ratio" in options:
+            parse_ratio(options["joining_ratio"])
+        algorithm = load_algorithm(options["algo"])
+        resolve(algorithm.Hyper, options.get("model", ""), hyper, options["algo"])
     except UserError as error:
         raise UserError(f"{where}: {error}") from None
 

@@ -234,16 +234,16 @@ class TableSpec:
             arguments=self._called([("--score", score)]),
         )
 
-    def running(self, settings: Mapping[str, Any]) -> TableSpec:
-        """The same table, every cell run with these settings, which win over its own."""
-        said = {name: value for name, value in settings.items() if value is not None}
+    def running(self, options: Mapping[str, Any]) -> TableSpec:
+        """The same table, every cell run with these options, which win over its own."""
+        said = {name: value for name, value in options.items() if value is not None}
         checked(said, "this table")
         cells = {
             place: dataclasses.replace(cell, chosen={**cell.chosen, **said})
             for place, cell in self.cells.items()
         }
-        options = [(f"--{name.replace('_', '-')}", str(value)) for name, value in said.items()]
-        return dataclasses.replace(self, cells=cells, arguments=self._called(options))
+        flags = [(f"--{name.replace('_', '-')}", str(value)) for name, value in said.items()]
+        return dataclasses.replace(self, cells=cells, arguments=self._called(flags))
 
     def tuned(
         self, cells: Mapping[tuple[str, str], Cell], told: str, seeds: Iterable[int], file: str
