@@ -11,7 +11,10 @@ from by_hand import MODEL, finished, meet, recorded_batches, sgd
 from torch import nn
 from toy import toy_algorithm, toy_client, toy_config, toy_server, toy_simulator
 
+from pfl_bench.algorithms.feddbe import FedDBE
+from pfl_bench.config.hyper import resolve
 from pfl_bench.engine.client import Client
+from pfl_bench.models.backbones import MODELS, Inputs, build_model
 
 
 def modules_of(client: Client) -> tuple[nn.Module, nn.Module, torch.Tensor]:
@@ -58,7 +61,7 @@ def test_a_round_is_torchs_sgd_on_the_loss_written_out(
         if running is not None:
             mean = (1 - momentum) * running + momentum * mean
         running = mean.detach()
-        tie = ((mean - consensus) ** 2).mean()
+        tie = (0.5 * (mean - consensus) ** 2).mean()
         loss = F.cross_entropy(head(h + memory), batch.y) + 5 * tie
         optimiser.zero_grad()
         loss.backward()
@@ -97,3 +100,12 @@ def test_the_introduction_is_counted_in_the_first_round() -> None:
     assert (second.parameters_down, second.parameters_up) == (4 * each, 4 * model.size)
     assert first.parameters_down == 2 * 4 * each
     assert first.parameters_up == 4 * (model.size + model.features)
+
+
+@pytest.mark.parametrize("model", sorted(MODELS))
+def test_the_tie_pulls_as_hard_a_step_as_in_the_authors_setting(model: str) -> None:
+    """The step on a mean feature, to first order, is ηκ/K times its distance from the consensus."""
+    shape = {"image": (3, 16, 16), "text": None}[MODELS[model].kind]
+    built = build_model(model, Inputs(10, shape, None if shape else 50))
+    kappa = resolve(FedDBE.Hyper, model, {}, "feddbe").kappa
+    assert MODELS[model].lr * kappa / built.features == pytest.approx(0.005 * 50 / 512, rel=0.05)
