@@ -138,7 +138,7 @@ def table(
         return
     comparing = (validation, new_clients, adapt_epochs)
     spec = _table(name, data_dir is not None)
-    spec = _asked(spec, added, rows, columns, comparing, tuned_file)
+    spec = _asked(spec, added, rows, columns, comparing, tuned_file, plugins)
     spec = spec.attacked(assignments(attack, "--attack target=update")).with_plugins(plugins)
     spec = spec.with_intervals(interval)
     scores = [spec.score] if score is None else commas.names("--score", score)
@@ -203,7 +203,7 @@ def stored_plan(
     chosen, store = load_profile(profile), ReadStore(paths.results_dir(results_folder))
     comparing = (validation, new_clients, adapt_epochs)
     spec = _table(name, data_dir is not None)
-    spec = _asked(spec, added, rows, columns, comparing, tuned_file)
+    spec = _asked(spec, added, rows, columns, comparing, tuned_file, plugins)
     spec = spec if score is None else spec.scored(score)
     folder, known = paths.data_dir(data_dir), known_to(store)
     return plan_table(spec, chosen, seeds or chosen.seeds, store, folder, known)
@@ -214,10 +214,16 @@ def part_of(
     rows: tuple[str, ...],
     columns: tuple[str, ...],
     added: tuple[str, ...],
+    plugins: tuple[str, ...] = (),
 ) -> TableSpec:
-    """The rows and columns that are asked for; what is added is wanted, whatever rows are named."""
+    """The rows and columns that are asked for; what is added is wanted, whatever rows are named.
+    Where none are named, the algorithms of plugins are rows too."""
+    from pfl_bench.plugins import load_plugin
+
     further = commas.names("--add-rows", *added)
     spec = spec.extended(further)
+    if not rows:
+        spec = spec.joined(load_plugin(Path(file)) for file in plugins)
     kept = commas.names("--rows", *rows, whole=spec.rows)
     return spec.restricted(
         (*kept, *further) if kept else (),
@@ -232,11 +238,12 @@ def _asked(
     columns: tuple[str, ...],
     comparing: tuple[str | None, ...],
     tuned_file: str | None,
+    plugins: tuple[str, ...],
 ) -> TableSpec:
     """The table as it is asked for: which of it, under which terms, tuned or not."""
     from pfl_bench.tuning import read_tuned
 
-    spec = part_of(spec, rows, columns, added)
+    spec = part_of(spec, rows, columns, added, plugins)
     spec = spec.running(dict(zip(COMPARING, comparing, strict=True)))
     return spec if tuned_file is None else read_tuned(user_path(tuned_file)).applied(spec)
 

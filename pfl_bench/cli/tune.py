@@ -97,7 +97,7 @@ def tune(
     if spec.metric != "accuracy":
         raise UserError(f"{spec.name!r} cannot be tuned: it shows no accuracy")
     spec = spec.on_real_data() if data_dir is not None else spec
-    spec = part_of(spec, rows, columns, added)
+    spec = part_of(spec, rows, columns, added, plugins)
     spec = spec.running({"validation": validation})
     chosen, store = load_profile(profile), Store(paths.results_dir(results_folder))
     target = user_path(out or f"tuned-{spec.name}.yaml")

@@ -155,6 +155,18 @@ def test_the_command_under_a_table_names_profile_and_plugins_as_they_were_typed(
     assert f"Command: {expected}" in " ".join(result.output.split())
 
 
+def test_the_algorithm_of_a_plugin_is_a_row_below_the_others_unless_rows_are_named(
+    tmp_path: Path,
+) -> None:
+    with loaded_plugins(tmp_path, {"twin": "pass"}):
+        whole = _mine("--dry-run", "--plugin", "twin.py").output
+        some = _mine("--dry-run", "--plugin", "twin.py", "--rows", "fedavg").output
+        named = _mine("--dry-run", "--plugin", "twin.py", "--rows", "twin").output
+    assert re.findall(r"^ (\w+) +\S+ +\S+ *$", whole, re.M) == ["FedAvg", "Meta", "Own"]
+    assert "Own" not in some and "FedAvg" in some
+    assert "Own" in named and "FedAvg" not in named
+
+
 def test_another_score_is_shown_named_and_kept_beside_the_paper_s(tmp_path: Path) -> None:
     _keep_all(Store(Path("results")))
     best = _mine("--render-only", "--out", "out")

@@ -133,6 +133,19 @@ def test_the_arguments_name_the_files_of_plugins() -> None:
     assert spec.arguments == "main --plugin mine.py --plugin 'my plugins/twin.py'"
 
 
+def test_a_plugin_joins_below_a_rule_with_nothing_published_once_and_only_among_methods() -> None:
+    main = load_table("main")
+    joined = main.joined(["scaffold", "fedcp"])
+    assert joined.rows == (*main.rows, "SCAFFOLD") and "SCAFFOLD" in joined.rules
+    cells = [joined.cells["SCAFFOLD", column] for column in joined.columns]
+    assert {cell.chosen["algo"] for cell in cells} == {"scaffold"}
+    assert {cell.published for cell in cells} == {None}
+    assert joined.arguments == main.arguments  # --plugin says it already
+    assert main.joined(["fedcp"]) is main
+    with pytest.raises(UserError, match="'scaffold' has no place in 'lambda'"):
+        load_table("lambda").joined(["scaffold"])
+
+
 def test_on_real_data_only_cells_that_name_their_own_stay_as_they_are(
     write: Callable[[str], Path],
 ) -> None:

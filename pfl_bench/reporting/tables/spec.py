@@ -130,6 +130,18 @@ class TableSpec:
         options = [("--add-rows", ",".join(further))]
         return dataclasses.replace(self._with_rows(further), arguments=self._called(options))
 
+    def joined(self, algos: Iterable[str]) -> TableSpec:
+        """The same table with the methods of plugins below its own rows, save those it runs
+        anyway."""
+        running = {cell.chosen.get("algo") for cell in self.cells.values()}
+        guests = [algo for algo in algos if algo not in running]
+        if strangers := set(guests).difference(self._lacking(guests)):
+            raise UserError(
+                f"the plugin {min(strangers)!r} has no place in {self.name!r}, whose rows are no "
+                "methods; a table of your own can name it"
+            )
+        return self._with_rows(guests) if guests else self
+
     def _lacking(self, asked: Iterable[str]) -> list[str]:
         """The algorithms that are asked for and have no row, in a table whose rows are methods."""
         from pfl_bench.plugins import algorithm_names
