@@ -1,5 +1,5 @@
 """APFL (Deng et al., 2020): the mixture αv + (1 − α)w of a personal and a global model. Each step
-moves w as in FedAvg, then v by α times the gradient at the mixture; α learns once a round."""
+moves w as in FedAvg and v by α times the gradient at the mixture; α learns once a round."""
 
 from dataclasses import dataclass
 
@@ -12,13 +12,7 @@ from pfl_bench.engine import Client, Message, PersonalModelBeside, Start
 @dataclass(frozen=True)
 class Hyper:
     alpha: float = knob(
-        0.5,
-        "α of the first round",
-        source="pfl-bench",
-        low=0,
-        high=1,
-        search=(0.1, 0.9, "linear"),
-        searched="pfl-bench: nearly all that is possible",
+        0.5, "first α", source="pfl-bench", low=0, high=1, search=(0.1, 0.9, "linear")
     )
 
 
@@ -37,11 +31,12 @@ class APFL(PersonalModelBeside):
         (w, slot), alpha = self.both(client), float(client.state["alpha"])
         v = slot.clone()
         for number, batch in enumerate(client.batches()):
-            client.train(lambda b: self.global_loss(client, b), batches=[batch], parts=self.shared)
-            mixture = slot.copy_(torch.lerp(w, v, alpha)).clone()
-            client.train(lambda b: self.loss(client, b), batches=[batch], parts=self.personal)
+            apart, mixture = v - w, slot.copy_(torch.lerp(w, v, alpha)).clone()
+            client.train(
+                lambda b: self.global_loss(client, b) + self.loss(client, b), batches=[batch]
+            )
             step = slot - mixture  # −η∇f at the mixture
-            v, learnt = v + alpha * step, alpha + ((v - w) @ step).item()
+            v, learnt = v + alpha * step, alpha + (apart @ step).item()
             alpha = alpha if number else min(1.0, max(0.0, learnt))
         slot.copy_(v)
         client.state["alpha"] = torch.tensor(alpha)

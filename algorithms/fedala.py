@@ -38,10 +38,7 @@ class Hyper:
         0.8, "share s of the training data that W learns on", source="FedALA", low=0.01, high=1
     )
     layers: str = knob(
-        "head",
-        "what W mixes: the head (p = 1) or the whole model",
-        source="FedALA",
-        choices=("head", "model"),
+        "head", "what W mixes: head (p = 1) or model", source="FedALA", choices=("head", "model")
     )
 
 

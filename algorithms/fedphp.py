@@ -27,7 +27,6 @@ class Hyper:
         low=0,
         high=1,
         search=(0.1, 0.99, "linear"),
-        searched="pfl-bench: nearly all that is possible",
     )
     lam: float = knob(
         0.01,

@@ -26,7 +26,7 @@ class Hyper:
         "weight λ of the distance to the embeddings",
         source="authors' code",
         name="lambda",
-        by_model={"resnet18": 0.0001, "fasttext": 0.0001},
+        by_model={"resnet18": 0.0001, "resnet_small": 0.0001, "fasttext": 0.0001},
         off=0.0,
         low=0,
         search=(0.0001, 0.1, "log"),
@@ -36,7 +36,7 @@ class Hyper:
         0.1,
         "weight decay μ of valve and embeddings",
         source="authors' code",
-        by_model={"resnet18": 0.0, "fasttext": 0.0},
+        by_model={"resnet18": 0.0, "resnet_small": 0.0, "fasttext": 0.0},
         low=0,
     )
 

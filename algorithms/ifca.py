@@ -1,10 +1,6 @@
-"""IFCA (Ghosh et al., NeurIPS 2020): clusters of clients, found by which model fits them best.
-
-The server keeps k models and sends all of them; a client trains the one with the lowest loss on its
-training data and says which, and each model becomes the average of what its clients sent.
+"""IFCA (Ghosh et al., NeurIPS 2020): the server sends k models; a client trains the one with the
+lowest loss on its training data and says which; each becomes the average of what its clients sent.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,9 +22,7 @@ class IFCA(Algorithm):
     title = "IFCA"
     summary = "Keeps several global models; each client trains the one that fits its data best."
     citation = "Ghosh et al., An Efficient Framework for Clustered Federated Learning, NeurIPS 2020"
-    scored_model = (
-        "of the global models, the one with the lowest loss on the client's training data"
-    )
+    scored_model = "the global model with the lowest loss on the client's training data"
     Hyper = Hyper
 
     def server_state(self, start: Start) -> ServerState:
@@ -39,10 +33,9 @@ class IFCA(Algorithm):
         return {"models": server.state["models"]}
 
     def load(self, client: Client, received: Message) -> None:
-        models = received["models"]
-        losses = [self._loss_of(client, model) for model in models]
+        losses = [self._loss_of(client, model) for model in received["models"]]
         client.memo["cluster"] = losses.index(min(losses))
-        client.net.load(models[client.memo["cluster"]])
+        client.net.load(received["models"][client.memo["cluster"]])
 
     def replay(self, client: Client, received: Message, sent: Message) -> Message:
         """In the cluster that the client named: it is not the server's to choose."""
@@ -62,13 +55,13 @@ class IFCA(Algorithm):
     def aggregate(self, server: Server, uploads: Iterator[Upload]) -> ServerState:
         models = list(server.state["models"])
         sums: dict[int, Message] = {}
-        weights: dict[int, float] = {}
+        weights = dict.fromkeys(range(len(models)), 0.0)
         for upload in uploads:
             k = int(upload.message["cluster"])
-            so_far = sums.setdefault(k, {p: torch.zeros_like(models[k][p]) for p in self.shared})
+            total = sums.setdefault(k, {p: torch.zeros_like(models[k][p]) for p in self.shared})
             for part in self.shared:
-                so_far[part].add_(upload.message[part], alpha=upload.weight)
-            weights[k] = weights.get(k, 0.0) + upload.weight
+                total[part].add_(upload.message[part], alpha=upload.weight)
+            weights[k] += upload.weight
         for k, total in sums.items():
             models[k] = {part: value / weights[k] for part, value in total.items()}
         return {"models": models}

@@ -27,12 +27,7 @@ from pfl_bench.engine import (
 @dataclass(frozen=True)
 class Hyper:
     server_lr: float = knob(
-        1.0,
-        "server's step η_g (0 freezes the model)",
-        source="SCAFFOLD",
-        off=0.0,
-        low=0,
-        search=(0.1, 2, "log"),
+        1.0, "server's step η_g", source="SCAFFOLD", off=0.0, low=0, search=(0.1, 2, "log")
     )
 
 

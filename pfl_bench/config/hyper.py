@@ -18,6 +18,12 @@ from pfl_bench.config.search import Search
 LARGEST = 1e12
 """Beyond this products of hyper-parameters leave the range of 32-bit floats: no value means it."""
 
+USUAL_RANGES = {
+    "log": "pfl-bench: about a decade around the default",
+    "linear": "pfl-bench: nearly all that is possible",
+}
+"""Where a range to search comes from, unless its knob says it, by its scale."""
+
 
 @dataclass(frozen=True)
 class Knob:
@@ -154,15 +160,19 @@ def knob(
     aliases: Mapping[str, Any] | None = None,
     also: Sequence[str] = (),
     search: Sequence[Any] = (),
-    searched: str = "pfl-bench: about a decade around the default",
+    searched: str | None = None,
 ) -> Any:
     """A dataclass field for a hyper-parameter.
 
     `off` is the degenerate value under which the method becomes another one (None: there is none).
     `name` is what the user types where the field cannot bear it (`lambda` is a Python keyword).
     `search` is where tuning looks, (low, high, "log" or "linear") or some choices, and `searched`
-    says where that comes from; a knob that buys computation, or is no number to tune, has none.
+    says where that comes from (by default what is usual for the scale); a knob that buys
+    computation, or is no number to tune, has none.
     """
+    range_ = Search.of(search) if search else None
+    if range_ is not None and searched is None:
+        searched = USUAL_RANGES[range_.scale]
     facts = {
         "meaning": meaning,
         "source": source,
@@ -174,8 +184,8 @@ def knob(
         "choices": choices,
         "aliases": aliases or {},
         "also": also,
-        "search": Search.of(search) if search else None,
-        "searched": searched if search else "",
+        "search": range_,
+        "searched": searched if range_ else "",
     }
     return field(default=default, metadata=facts)
 

@@ -16,7 +16,8 @@ def parameters(model: nn.Module) -> dict[str, Tensor]:
 
 
 def test_a_round_is_that_of_autograd_through_the_mixture(monkeypatch: pytest.MonkeyPatch) -> None:
-    """∂f(αv + (1 − α)w)/∂v and, at the first step, /∂α, both by autograd."""
+    """∂f(w)/∂w, ∂f(αv + (1 − α)w)/∂v and, at the first step, /∂α, all by autograd at the models
+    before the step."""
     algorithm, client, received = meet("apfl")
     client.state["alpha"] = torch.tensor(0.3)
     model = plain_model(client, received)
@@ -34,12 +35,14 @@ def test_a_round_is_that_of_autograd_through_the_mixture(monkeypatch: pytest.Mon
                 value.requires_grad_()
         alpha.requires_grad_()
         loss = F.cross_entropy(functional_call(model, w, (batch.x,)), batch.y)
-        gradients = torch.autograd.grad(loss, list(w.values()))
-        w = {n: (p - lr * g).detach() for (n, p), g in zip(w.items(), gradients, strict=True)}
-        mixed = {n: alpha * v[n] + (1 - alpha) * w[n] for n in w}
+        global_gradients = torch.autograd.grad(loss, list(w.values()))
+        mixed = {n: alpha * v[n] + (1 - alpha) * w[n].detach() for n in w}
         loss = F.cross_entropy(functional_call(model, mixed, (batch.x,)), batch.y)
         *gradients, slope = torch.autograd.grad(loss, [*v.values(), alpha])
-        v = {n: (p - lr * g).detach() for (n, p), g in zip(v.items(), gradients, strict=True)}
+        w, v = (
+            {n: (p - lr * g).detach() for (n, p), g in zip(values.items(), slopes, strict=True)}
+            for values, slopes in ((w, global_gradients), (v, gradients))
+        )
         alpha = (alpha - lr * slope if number == 0 else alpha).detach()
 
     assert 0 < float(alpha) < 1 and float(alpha) != 0.3
