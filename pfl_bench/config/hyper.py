@@ -10,6 +10,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, get_args, get_type_hints
 
 from pfl_bench.base import UserError, meant, nearest, shown, unknown
@@ -195,7 +196,8 @@ class NoKnobs:
     """For algorithms without hyper-parameters of their own."""
 
 
-def knobs(declared: type) -> dict[str, Knob]:
+@lru_cache(maxsize=256)
+def knobs(declared: type) -> Mapping[str, Knob]:
     """The knobs of a hyper-parameter dataclass by the name of their field."""
     kinds = get_type_hints(declared)
     return {
@@ -235,10 +237,12 @@ def resolve(declared: type, model: str, chosen: Mapping[str, Any], algorithm: st
 
 def at_default(hyper: Any, model: str) -> tuple[str, ...]:
     """The names of the hyper-parameters that have the value they would have unsaid."""
-    declared = knobs(type(hyper))
-    return tuple(k.name for f, k in declared.items() if getattr(hyper, f) == k.default_for(model))
+    declared: type = type(hyper)
+    fields = knobs(declared).items()
+    return tuple(k.name for f, k in fields if getattr(hyper, f) == k.default_for(model))
 
 
 def as_dict(hyper: Any) -> dict[str, Any]:
     """The values by the names users type."""
-    return {k.name: getattr(hyper, f) for f, k in knobs(type(hyper)).items()}
+    declared: type = type(hyper)
+    return {k.name: getattr(hyper, f) for f, k in knobs(declared).items()}

@@ -138,7 +138,7 @@ class Options:
     record: str = knob("", "series to record, separated by commas", source=OURS)
 
 
-OPTIONS: dict[str, Knob] = knobs(Options)
+OPTIONS: Mapping[str, Knob] = knobs(Options)
 DATA_OPTIONS = tuple(
     "of" if name == "sampled_from" else name
     for name in (*SAMPLES, *DEALING)

@@ -15,7 +15,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 CONFIG_VERSION = 2
@@ -110,8 +110,11 @@ class RunConfig:
     def course(self) -> dict[str, Any]:
         """All that decides how a run goes, without what stands at its default."""
         values = self.to_dict()
-        defaults = {f.name: json.loads(json.dumps(f.default)) for f in _with_default()}
-        left_out = {"standing", *(n for n, value in defaults.items() if values[n] == value), *ENDS}
+        left_out = {
+            "standing",
+            *(n for n, value in _defaults().items() if values[n] == value),
+            *ENDS,
+        }
         # The last round is scored whatever `eval_every` says, so it matters which one is the last.
         if self.plans_rounds or self.rounds % self.eval_every:
             left_out.remove("rounds")
@@ -142,5 +145,8 @@ class RunConfig:
         return f"{self.algo}-{self.dataset}{standin}-{self.setting}{beta}-s{self.seed}"
 
 
-def _with_default() -> list[Any]:
-    return [f for f in fields(RunConfig) if f.default is not MISSING]
+@cache
+def _defaults() -> dict[str, Any]:
+    """The fields that have a default, with it as it comes back from a file."""
+    declared = (f for f in fields(RunConfig) if f.default is not MISSING)
+    return {f.name: json.loads(json.dumps(f.default)) for f in declared}

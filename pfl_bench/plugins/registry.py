@@ -214,11 +214,15 @@ def _sources() -> dict[str, list[Source]]:
 def _built_in() -> Iterator[tuple[str, Source]]:
     import pfl_bench.algorithms as package
 
-    for info in pkgutil.iter_modules(package.__path__):
-        if info.ispkg:  # what some algorithms bring along
-            continue
-        module = f"{package.__name__}.{info.name}"
-        yield info.name, Source("the built-in one", partial(importlib.import_module, module))
+    for name in _modules(tuple(package.__path__)):
+        module = f"{package.__name__}.{name}"
+        yield name, Source("the built-in one", partial(importlib.import_module, module))
+
+
+@lru_cache(maxsize=1)
+def _modules(folders: tuple[str, ...]) -> tuple[str, ...]:
+    """Listed once: a table asks thousands of times. Packages are what algorithms bring along."""
+    return tuple(info.name for info in pkgutil.iter_modules(folders) if not info.ispkg)
 
 
 def _installed() -> Iterator[tuple[str, Source]]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from test_store import CONFIG, ROUNDS, Config, run_until
 
-from pfl_bench.store import index, stored_run
+from pfl_bench.store import index, records, stored_run
 from pfl_bench.store.store import Store
 
 
@@ -121,3 +122,17 @@ def test_thousands_of_runs_are_listed_in_a_moment(full: Store) -> None:
     began = time.process_time()
     assert len(list(full.all())) == first == 1003
     assert time.process_time() - began < 1
+
+
+def test_the_records_of_a_run_that_was_found_whole_are_not_judged_again(
+    full: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [run, *_] = [run for run in full.all() if run.status == "finished"]
+    before = run.records()
+    asked: list[Any] = []
+    monkeypatch.setattr(records, "mismatch", lambda *about: asked.append(about))
+    assert run.records() == before and len(before) == ROUNDS and not asked
+    shorter = replace(run, shown=ROUNDS - 1)
+    assert shorter.records() == before[:-1] and asked, (
+        "other lines than those that were found whole"
+    )
