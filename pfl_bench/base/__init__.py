@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         open_regular,
         read_regular,
         replacing,
+        size_in_words,
         write_atomically,
     )
     from pfl_bench.base.paths import cache_dir, data_dir, results_dir, user_path

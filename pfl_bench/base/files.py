@@ -128,6 +128,15 @@ def write_atomically(path: Path, content: bytes | str) -> None:
         temporary.write_bytes(data)
 
 
+def size_in_words(count: float) -> str:
+    """So many bytes, as people read them."""
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.4g} {unit}"
+        count /= 1000
+    return f"{count:.4g} GB"
+
+
 def sweep(folder: Path) -> None:
     """Remove the temporary files of processes of this machine that are dead, and of any that are
     a day old. That it cannot be done is no reason not to write."""

@@ -23,6 +23,7 @@ from pfl_bench.cli.doctor import doctor
 from pfl_bench.cli.figure import figure
 from pfl_bench.cli.new import new
 from pfl_bench.cli.partition import partition
+from pfl_bench.cli.removal import prune, rm
 from pfl_bench.cli.report import report
 from pfl_bench.cli.results import results
 from pfl_bench.cli.run import INTERRUPTED, run
@@ -83,5 +84,7 @@ def _show_notices() -> None:
 
 
 data.add_command(partition)
+for command in (rm, prune):
+    results.add_command(command)
 for command in (run, table, tune, figure, list_, show, data, results, report, compare, new, doctor):
     main.add_command(command)

@@ -1,5 +1,6 @@
 """`pfl-bench results`: look at what the store holds, pack it into an archive, merge one. Nothing
-here computes or changes a run, nor imports the numerical libraries before they are needed."""
+here computes or changes a run, nor imports the numerical libraries before they are needed; what
+removes runs is in `removal`."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 # away.
 _IDENTITY = ("algo", "dataset", "source", "setting", "beta", "clients", "seed")
 
-_results_option = click.option(
+results_option = click.option(
     "--results",
     "folder",
     type=click.Path(path_type=Path),
@@ -39,7 +40,7 @@ _results_option = click.option(
 )
 
 
-def _filters(command: _Command) -> _Command:
+def filters(command: _Command) -> _Command:
     for name, what in (("setting", "setting"), ("dataset", "dataset"), ("algo", "algorithm")):
         command = click.option(f"--{name}", help=f"Only runs of this {what}.")(command)
     return command
@@ -47,19 +48,19 @@ def _filters(command: _Command) -> _Command:
 
 @click.group()
 def results() -> None:
-    """List, show, export, pack and merge stored results."""
+    """List, show, export, pack, merge and remove stored results."""
 
 
 @results.command("list")
-@_filters
+@filters
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
-@_results_option
+@results_option
 def list_(
     algo: str | None, dataset: str | None, setting: str | None, as_json: bool, folder: Path | None
 ) -> None:
     """One line per stored run."""
     root = results_dir(folder)
-    runs = _selected(Store(root), algo=algo, dataset=dataset, setting=setting)
+    runs = selected(Store(root), algo=algo, dataset=dataset, setting=setting)
     if as_json:
         click.echo(to_json([_overview(run) for run in runs], indent=2))
         return
@@ -74,7 +75,7 @@ def list_(
 
 @results.command()
 @click.argument("key")
-@_results_option
+@results_option
 def show(key: str, folder: Path | None) -> None:
     """Configuration, figures and provenance of one run.
 
@@ -97,8 +98,8 @@ def show(key: str, folder: Path | None) -> None:
 @results.command()
 @click.option("--out", type=click.Path(path_type=Path), help="The CSV file (default: print it).")
 @click.option("--rounds", is_flag=True, help="One row per round instead of one per run.")
-@_filters
-@_results_option
+@filters
+@results_option
 def export(
     out: Path | None,
     rounds: bool,
@@ -109,7 +110,7 @@ def export(
 ) -> None:
     """Stored results as CSV, one row per run or per round."""
     root = results_dir(folder)
-    runs = _selected(Store(root), algo=algo, dataset=dataset, setting=setting)
+    runs = selected(Store(root), algo=algo, dataset=dataset, setting=setting)
     if not runs:
         click.echo(_nothing(root, any((algo, dataset, setting))), err=True)
         return
@@ -153,7 +154,7 @@ def pack_(folder: Path, out: Path | None, models: bool) -> None:
 
 @results.command("merge")
 @click.argument("archive", type=click.Path(path_type=Path))
-@_results_option
+@results_option
 def merge_(archive: Path, folder: Path | None) -> None:
     """Copy the finished runs of an ARCHIVE, or of another folder, into the store.
 
@@ -178,7 +179,7 @@ def merge_(archive: Path, folder: Path | None) -> None:
 _FILTERED = {"algo": "algorithm", "dataset": "dataset", "setting": "setting"}
 
 
-def _selected(store: Store, **wanted: str | None) -> list[StoredRun]:
+def selected(store: Store, **wanted: str | None) -> list[StoredRun]:
     """The runs whose configuration agrees with every filter given, in reading order."""
 
     def agrees(run: StoredRun) -> bool:

@@ -10,20 +10,24 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import secrets
+import shutil
 import time
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 
-from pfl_bench.base import UserError, shown
+from pfl_bench.base import UserError, irregularity, shown
 from pfl_bench.config import ENDS
 from pfl_bench.store import archive
-from pfl_bench.store.folder import checkpoints_in, explained, holder, locked
+from pfl_bench.store.folder import STATE, checkpoints_in, explained, holder, locked
 from pfl_bench.store.index import SETTLED, indexed
 from pfl_bench.store.stored_run import StoredRun, read_run, remarks
 from pfl_bench.store.writer import Configuration, RunWriter
 
 _RUN_FOLDER = re.compile(r".*-(?P<key>[0-9a-f]{16})")
+_REMOVED = re.compile(r"\.[0-9a-f]{16}-[0-9a-f]{8}\.removed")
+"""What is left of a run where its removal was killed half-way."""
 
 
 class Store:
@@ -72,9 +76,41 @@ class Store:
             finally:
                 writer.close()
 
-    def holder(self, config: Configuration) -> str | None:
+    def holder(self, run: Configuration | StoredRun) -> str | None:
         """The process that is computing the run now, as a user would call it; None for nobody."""
-        return holder(self.folder(config))
+        return holder(run.path if isinstance(run, StoredRun) else self.folder(run))
+
+    def remove(self, run: StoredRun) -> None:
+        """Take a run out of the store for good. A link goes, and what it leads to stays.
+
+        Raises `RunBusy` where a live process computes it. Killed half-way it is no run any more,
+        and the next `tidy` removes the rest."""
+        folder = self._within(run)
+        with explained(folder):
+            if irregularity(folder, folder=True):
+                folder.unlink()
+                return
+            with locked(folder):
+                rest = folder.with_name(f".{run.key}-{secrets.token_hex(4)}.removed")
+                folder.rename(rest)
+            shutil.rmtree(rest)
+
+    def remove_model(self, run: StoredRun) -> None:
+        """Take the trained model out of a run's folder; the result stays. Raises as `remove`."""
+        folder = self._within(run)
+        with locked(folder), explained(folder):
+            for place in {folder, run.home or folder}:
+                (place / STATE).unlink(missing_ok=True)
+
+    def _within(self, run: StoredRun) -> Path:
+        """The folder of a run of this store, and of no other place."""
+        if self.is_archive:
+            raise UserError(f"{self.root} is an archive, and nothing is removed from one")
+        folder = self.root / run.path.name
+        is_ours = run.path.parent.resolve() == self.root.resolve()
+        if not is_ours or not _RUN_FOLDER.fullmatch(folder.name):
+            raise UserError(f"{run.path} is no run in {self.root}, and stays")
+        return folder
 
     def all(self) -> Iterator[StoredRun]:
         """Every run in order of folder name, unfinished and damaged ones included."""
@@ -85,8 +121,11 @@ class Store:
         return remarks(self.all())
 
     def tidy(self) -> None:
-        """Remove the checkpoints that a process killed in its very last step left beside a result;
-        they take space and serve nobody. What another process holds is its own to tidy."""
+        """Remove the checkpoints that a process killed in its very last step left beside a result,
+        and the rest of runs that were being removed; they take space and serve nobody. What another
+        process holds is its own to tidy."""
+        for rest in () if self.is_archive else self._removed():
+            shutil.rmtree(rest, ignore_errors=True)
         for folder in () if self.is_archive else self._folders():
             if checkpoints_in(folder) and read_run(folder).is_final:
                 with contextlib.suppress(UserError), locked(folder), explained(folder):
@@ -114,6 +153,15 @@ class Store:
                 found.setdefault(path.name[-16:], []).append(path)
             self._listed = (changed, found)
         return self._listed[1]
+
+    def _removed(self) -> list[Path]:
+        with contextlib.suppress(OSError), os.scandir(self.root) as listing:
+            return [
+                Path(entry.path)
+                for entry in listing
+                if _REMOVED.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)
+            ]
+        return []
 
     def _folders(self) -> Iterator[Path]:
         try:
