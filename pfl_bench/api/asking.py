@@ -3,13 +3,20 @@ that follow from it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pfl_bench.base import UserError, shown, unknown, user_path
-from pfl_bench.config import OPTIONS, Profile, checked, load_profile, option_named
+from pfl_bench.config import (
+    OPTIONS,
+    Profile,
+    checked,
+    default_profile,
+    load_profile,
+    option_named,
+)
 
 if TYPE_CHECKING:
     from pfl_bench.config import RunConfig
@@ -74,15 +81,32 @@ def gather(
     chosen |= checked({k: v for k, v in said.items() if v is not None}, "this run")
     if data_dir is not None and not {"source", "partition"} & chosen.keys():
         chosen["source"] = "real"
-    if profile is None:
-        profile = str(extra.get("profile") or "quick")
+    named = extra.get("profile") if profile is None else profile
     wanted = extra.get("seeds") if seeds is None else seeds
     which = None if wanted is None else seeds_named(wanted)
     if which is not None and not _is_number(wanted):
         if "seed" in chosen:
             raise UserError(f"seed {chosen['seed']} and a list of seeds exclude each other")
         chosen["seed"] = 0
-    return Asked(load_profile(profile), chosen, {**own, **hyper}, which)
+    followed = profile_for(None if named is None else str(named), [chosen])
+    return Asked(followed, chosen, {**own, **hyper}, which)
+
+
+def profile_for(named: str | None, runs: Iterable[Mapping[str, Any]]) -> Profile:
+    """The profile that is named; where none is, the one for the data of these runs, each told by
+    its options. Stand-ins among real data make it the one for stand-ins, which takes both."""
+    return load_profile(default_profile(all(map(_is_real, runs))) if named is None else named)
+
+
+def _is_real(chosen: Mapping[str, Any]) -> bool:
+    """Whether a run takes real data whatever its profile: said so, dealt by others, or with no
+    stand-in."""
+    from pfl_bench.data import has_standin
+
+    if (source := chosen.get("source")) is not None:
+        return bool(source == "real")
+    dataset = chosen.get("dataset") or OPTIONS["dataset"].default
+    return chosen.get("partition") is not None or not has_standin(str(dataset))
 
 
 def seeds_named(value: Any) -> tuple[int, ...]:

@@ -21,6 +21,17 @@ def title(config: RunConfig) -> str:
     return f"{config.algo} on {problem(config)}, seed {config.seed}"
 
 
+def terms(config: RunConfig) -> str:
+    """What the run takes and how it is trained, in a line: what a profile may have decided."""
+    share = f"{config.percent}%" if config.fraction < 1 else "all"
+    epochs, rounds = config.local_epochs, config.rounds
+    return (
+        f"{share} of the data, {config.model}{config.size_label}, learning rate {config.lr:g}, "
+        f"batch {config.batch_size}, {epochs} local epoch{'s' * (epochs > 1)}, "
+        f"{rounds} round{'s' * (rounds > 1)}"
+    )
+
+
 class Course:
     """How far one run is: its best accuracy and its pace."""
 

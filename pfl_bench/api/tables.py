@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pfl_bench.api.asking import COMPARING, seeds_named
+from pfl_bench.api.asking import COMPARING, profile_for, seeds_named
 from pfl_bench.api.progress import Lines, title
 from pfl_bench.api.runs import own_threads
 from pfl_bench.base import UserError, data_dir, results_dir, unknown, user_path
-from pfl_bench.config import load_profile
+from pfl_bench.config import Profile
 from pfl_bench.execution import Execution, Observer
 from pfl_bench.plugins import is_registered
 from pfl_bench.reporting import ReadStore
@@ -79,7 +79,7 @@ def table(
     *,
     rows: Sequence[str] = (),
     columns: Sequence[str] = (),
-    profile: str = "quick",
+    profile: str | None = None,
     seeds: int | None = None,
     score: str | None = None,
     tuned: str | Path | None = None,
@@ -96,21 +96,21 @@ def table(
     """A table of the paper, or one of your own from a YAML file: stored results are taken, missing
     ones run unless it is to `render_only`.
 
-    `rows` takes any registered algorithm; `comparing` are `validation`, `new_clients` and
-    `adapt_epochs`, as for `pfl-bench table`; `tuned` names a file of `pfl-bench tune`. With
-    `keep_model` the models that are trained now are kept. With `jobs` so many runs go on at a time,
-    each in a process of its own; that is no option for a class of this session, which lies in no
-    file."""
+    Without a `profile` stand-ins get quick and real data lite. `rows` takes any registered
+    algorithm; `comparing` are `validation`, `new_clients` and `adapt_epochs`, as for `pfl-bench
+    table`; `tuned` names a file of `pfl-bench tune`. With `keep_model` the models that are trained
+    now are kept. With `jobs` so many runs go on at a time, each in a process of its own; that is no
+    option for a class of this session, which lies in no file."""
     for setting in comparing:
         if setting not in COMPARING:
             raise unknown("setting of a table", setting, COMPARING)
-    chosen = load_profile(profile)
     folder, store = data_dir(data), ReadStore(results_dir(results))
     spec = load_table(name)
     spec = spec.on_real_data() if data is not None else spec
     spec = spec.restricted(tuple(rows), tuple(columns)).running(comparing)
     spec = spec if tuned is None else read_tuned(user_path(tuned)).applied(spec)
     spec = spec if score is None else spec.scored(score)
+    chosen = table_profile(profile, spec)
     number = chosen.seeds if seeds is None else len(seeds_named(seeds))
     fingerprint = known_to(store) if render_only else None
     plan = plan_table(spec, chosen, number, store, folder, fingerprint)
@@ -122,6 +122,11 @@ def table(
         _check_processes(plan, options)
         plan = _whole(plan, store, options, Lines() if progress else Observer())
     return Table(lay_out(replace(plan, remarks=store.remarks())))
+
+
+def table_profile(named: str | None, spec: TableSpec) -> Profile:
+    """The profile that is named, else the one for the data of the table."""
+    return profile_for(named, (cell.chosen for cell in spec.cells.values()))
 
 
 def check_validated(plan: TablePlan, specs: Sequence[TableSpec]) -> None:

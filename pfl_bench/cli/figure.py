@@ -79,10 +79,7 @@ _algo = click.option("--algo", metavar="NAME", help="The algorithm (default fedc
 _algos = click.option("--algos", metavar="A,B", help=f"The algorithms, or all (default {SOME}).")
 _seeds = click.option("--seeds", metavar="INT", help="Runs per method, beginning with --seed.")
 _sources = _together(
-    click.option(
-        "--profile", metavar="NAME", help="quick, lite, paper, or a file (default quick)."
-    ),
-    running_options("data_dir"),
+    running_options("profile", "data_dir"),
     click.option("--config", "config_file", metavar="FILE", help="Options from a YAML file."),
 )
 of_data = _together(_of_a_run(_OF_DATA), _sources)
@@ -276,8 +273,7 @@ def _of_table(command: Command) -> Command:
     return _together(
         click.option("--table", "name", default="main", show_default=True, metavar="NAME|FILE.yaml",
                      help="Whose methods."),
-        click.option("--profile", default="quick", show_default=True, metavar="NAME",
-                     help="quick, lite, paper, or a file."),
+        running_options("profile"),
         click.option("--seeds", type=click.IntRange(1, 1000),
                      help="Per cell (default: the profile's)."),
         click.option("--rows", multiple=True, metavar="A,B",

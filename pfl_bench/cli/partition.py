@@ -40,8 +40,7 @@ def partition(
 ) -> None:
     """Show how samples are dealt to clients: the class histogram of each.
 
-    What `pfl-bench run` would use with the same options: a profile applies, and the quick one takes
-    a part of the data (--fraction 1 takes all of it).
+    What `pfl-bench run` would use with the same options and profile.
     """
     from pfl_bench.cli.shared import figure_runs
     from pfl_bench.data import problem, write_pfllib

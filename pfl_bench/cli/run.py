@@ -48,7 +48,7 @@ def _metavar(kind: type) -> str:
     help=f"{OPTIONS['algo'].meaning}; several are compared. By default that of --plugin.",
 )
 @partial(run_options, names=[name for name in OPTIONS if name != "algo"])
-@click.option("--profile", metavar="NAME", help="quick, lite, paper, or a file (default quick).")
+@running_options("profile")
 @click.option(
     "--seeds",
     metavar="INT|A,B",

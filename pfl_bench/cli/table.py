@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pfl_bench.api import COMPARING
+from pfl_bench.api import COMPARING, profile_for
 from pfl_bench.base import UserError, user_path
 from pfl_bench.cli.run import run_options
 from pfl_bench.cli.shared import CLUSTER, commas, execution, running_options
-from pfl_bench.config import Profile, load_profile
 from pfl_bench.reporting.tables import TableSpec, load_table, table_names
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ FAILED = 1
 
 @click.command()
 @click.argument("name", metavar="NAME|FILE.yaml|list")
-@click.option("--profile", default="quick", metavar="NAME", help="quick, lite, paper, or a file.")
+@running_options("profile")
 @click.option("--seeds", metavar="INT", help="Runs per cell (default: the profile's, often 5).")
 @click.option("--rows", multiple=True, metavar="A,B", help="Only these rows (or algorithms).")
 @click.option("--columns", multiple=True, metavar="A,B", help="Only these columns.")
@@ -51,6 +50,10 @@ FAILED = 1
 )  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Print what is stored, missing and impossible.")
 @click.option("--render-only", is_flag=True, help="Render what is stored; never train.")
+@click.option(
+    "--watch", is_flag=True,
+    help="Show the table fill while other processes run it; never train.",
+)  # fmt: skip
 @running_options("jobs", "workers")
 @click.option("--results", "results_folder", metavar="DIR", help="The store (default ./results).")
 @running_options("data_dir")
@@ -70,7 +73,7 @@ FAILED = 1
 def table(
     context: click.Context,
     name: str,
-    profile: str,
+    profile: str | None,
     seeds: str | None,
     rows: tuple[str, ...],
     columns: tuple[str, ...],
@@ -83,6 +86,7 @@ def table(
     interval: str | None,
     dry_run: bool,
     render_only: bool,
+    watch: bool,
     jobs: int | None,
     workers: int | None,
     results_folder: str | None,
@@ -103,15 +107,16 @@ def table(
     Stored results are taken, missing ones run; interrupted, the same command continues.
     `pfl-bench table list` says how much of each table is stored.
     """
-    from pfl_bench.api import check_validated
+    from pfl_bench.api import check_validated, table_profile
     from pfl_bench.base import paths
     from pfl_bench.cli.run import assignments
+    from pfl_bench.cli.views import watch_filling
     from pfl_bench.reporting import ReadStore
     from pfl_bench.reporting.figures import tablecurves
     from pfl_bench.reporting.tables import known_to, plan_table
 
-    if dry_run and render_only:
-        raise UserError("--dry-run and --render-only exclude each other")
+    if dry_run + render_only + watch > 1:
+        raise UserError("--dry-run, --render-only and --watch exclude each other")
     if curves and out is None:
         raise UserError("--curves are written to the folder of --out, and there is none")
     options = execution(
@@ -126,15 +131,14 @@ def table(
         address=address,
         gpus=gpus,
     )
-    chosen_profile = load_profile(profile)
-    number = chosen_profile.seeds if seeds is None else _number_of_seeds(seeds)
+    number = None if seeds is None else _number_of_seeds(seeds)
     folder, store = options.data_dir, ReadStore(paths.results_dir(results_folder))
     if name == "list":
         _refuse({"--rows": rows, "--columns": columns, "--dry-run": dry_run, "--out": out})
         _refuse({"--tuned": tuned_file, "--add-rows": added})
         _refuse({"--attack": attack, "--score": score, "--curves": curves})
-        _refuse({"--interval": interval})
-        _list(chosen_profile, number, store, folder, data_dir is not None)
+        _refuse({"--interval": interval, "--watch": watch})
+        _list(profile, number, store, folder, data_dir is not None)
         return
     comparing = (validation, new_clients, adapt_epochs)
     spec = _table(name, data_dir is not None)
@@ -143,8 +147,9 @@ def table(
     spec = spec.with_intervals(interval)
     scores = [spec.score] if score is None else commas.names("--score", score)
     spec, *others = (spec.scored(name) for name in scores)
-    fingerprint = known_to(store) if render_only else None
-    plan = plan_table(spec, chosen_profile, number, store, folder, fingerprint)
+    fingerprint = known_to(store) if render_only or watch else None
+    chosen = table_profile(profile, spec)
+    plan = plan_table(spec, chosen, number or chosen.seeds, store, folder, fingerprint)
     check_validated(plan, (spec, *others))
     if curves:
         tablecurves.check(plan)
@@ -152,7 +157,9 @@ def table(
         _show_plan(plan, store, options)
         return
     failures: list[str] = []
-    if not render_only:
+    if watch:
+        plan = watch_filling(plan, store)
+    elif not render_only:
         store.tidy()
         plan, failures = _run(plan, store, options)
     plan = replace(plan, remarks=store.remarks())
@@ -178,7 +185,7 @@ def _number_of_seeds(text: str) -> int:
 
 def stored_plan(
     name: str,
-    profile: str,
+    profile: str | None,
     seeds: int | None,
     rows: tuple[str, ...],
     columns: tuple[str, ...],
@@ -193,6 +200,7 @@ def stored_plan(
     data_dir: str | None,
 ) -> TablePlan:
     """A table with what is stored of it, for a figure that is drawn from a whole table."""
+    from pfl_bench.api import table_profile
     from pfl_bench.base import paths
     from pfl_bench.plugins import load_plugin
     from pfl_bench.reporting import ReadStore
@@ -200,12 +208,12 @@ def stored_plan(
 
     for plugin in plugins:
         load_plugin(Path(plugin))
-    chosen, store = load_profile(profile), ReadStore(paths.results_dir(results_folder))
+    store = ReadStore(paths.results_dir(results_folder))
     comparing = (validation, new_clients, adapt_epochs)
     spec = _table(name, data_dir is not None)
     spec = _asked(spec, added, rows, columns, comparing, tuned_file, plugins)
     spec = spec if score is None else spec.scored(score)
-    folder, known = paths.data_dir(data_dir), known_to(store)
+    folder, known, chosen = paths.data_dir(data_dir), known_to(store), table_profile(profile, spec)
     return plan_table(spec, chosen, seeds or chosen.seeds, store, folder, known)
 
 
@@ -260,10 +268,14 @@ def _refuse(options: dict[str, object]) -> None:
             raise UserError(f"{option} does not go with `table list`")
 
 
-def _list(profile: Profile, seeds: int, store: Store, data_dir: Path, has_folder: bool) -> None:
+def _list(
+    named: str | None, number: int | None, store: Store, data_dir: Path, has_folder: bool
+) -> None:
     """How much of each table is stored; the runs that several cells share count once."""
     from pfl_bench.reporting.tables import known_to, plan_table
 
+    profile = profile_for(named, [{"source": "real"} if has_folder else {}])
+    seeds = number or profile.seeds
     click.echo(f"[{profile.name} profile, {seeds} seed(s), results in {store.root}]")
     names = table_names()
     width, known = max(map(len, names), default=0), known_to(store)

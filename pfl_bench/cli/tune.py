@@ -10,7 +10,7 @@ import click
 from pfl_bench.base import UserError, shown, user_path
 from pfl_bench.cli.shared import CLUSTER, execution, running_options
 from pfl_bench.cli.table import part_of
-from pfl_bench.config import checked, load_profile
+from pfl_bench.config import checked
 
 if TYPE_CHECKING:
     from pfl_bench.execution import Observer
@@ -41,7 +41,7 @@ SHARE = "0.2"
     "--validation", default=SHARE, metavar="NUMBER", show_default=True,
     help="Share of each client's training samples held back to choose by.",
 )  # fmt: skip
-@click.option("--profile", default="quick", metavar="NAME", help="quick, lite, paper, or a file.")
+@running_options("profile")
 @click.option("--out", metavar="FILE", help="Where the values are written (tuned-TABLE.yaml).")
 @click.option("--dry-run", is_flag=True, help="Print how many runs it takes; never train.")
 @running_options("jobs", "workers")
@@ -59,7 +59,7 @@ def tune(
     halving: bool,
     tuning_seeds: str,
     validation: str,
-    profile: str,
+    profile: str | None,
     out: str | None,
     dry_run: bool,
     jobs: int | None,
@@ -77,6 +77,7 @@ def tune(
     ALGO`), the learning rate among them, chosen by accuracy on samples held back from training.
     The runs are stored as all are; interrupted, the same command continues.
     """
+    from pfl_bench.api import table_profile
     from pfl_bench.base import paths
     from pfl_bench.reporting.tables import load_table
     from pfl_bench.store import Store
@@ -99,7 +100,8 @@ def tune(
     spec = spec.on_real_data() if data_dir is not None else spec
     spec = part_of(spec, rows, columns, added, plugins)
     spec = spec.running({"validation": validation})
-    chosen, store = load_profile(profile), Store(paths.results_dir(results_folder))
+    chosen = table_profile(profile, spec)
+    store = Store(paths.results_dir(results_folder))
     target = user_path(out or f"tuned-{spec.name}.yaml")
     most, missing = planned_runs(spec, chosen, effort, store, options)
     click.echo(
@@ -120,7 +122,7 @@ def tune(
     said = {"--table": (name,), "--rows": rows, "--columns": columns, "--budget": (budget,)}
     said |= {"--add-rows": added}
     said |= {"--tuning-seeds": (tuning_seeds,), "--validation": (validation,)}
-    said |= {"--profile": (profile,), "--plugin": plugins}
+    said |= {"--profile": (chosen.argument,), "--plugin": plugins}
     words = [
         word for option, values in said.items() for value in values for word in (option, value)
     ]

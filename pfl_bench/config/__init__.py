@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         Options,
         Profile,
         checked,
+        default_profile,
         load_profile,
         merge,
         option_named,

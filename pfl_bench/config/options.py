@@ -175,6 +175,11 @@ def profile_names() -> list[str]:
     return packaged_names(PROFILES)
 
 
+def default_profile(is_on_real_data: bool) -> str:
+    """The profile that is meant for such data, where none is named."""
+    return "lite" if is_on_real_data else "quick"
+
+
 def load_profile(name: str) -> Profile:
     """A built-in profile by name, or one of the user's own by the path of its file."""
     return dataclasses.replace(_read_profile(find_yaml("profile", name, PROFILES)), argument=name)

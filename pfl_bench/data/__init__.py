@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         check_name,
         describe,
         fingerprint,
+        has_standin,
         load,
         own_names,
         problem,

@@ -130,6 +130,13 @@ def check_name(name: str) -> str:
     return name
 
 
+def has_standin(name: str) -> bool:
+    """Whether there is an embedded stand-in; a set of the user's own has none."""
+    known = specs()
+    spec = known.get(meant(name, known))
+    return spec is not None and spec.standin is not None
+
+
 def describe(name: str, data_dir: Path) -> DatasetSpec:
     """The specification of a known dataset, or that of the user's own set in `data_dir`."""
     known = specs()

@@ -101,7 +101,7 @@ def test_an_empty_profile_or_number_of_seeds_in_a_file_leaves_them_to_the_figure
 ) -> None:
     (tmp_path / "mine.yaml").write_text("profile:\nseeds:\n")
     result = bench.draw("clients", "--algos", "fedavg", "--config", str(tmp_path / "mine.yaml"))
-    assert "5 of 5 runs are not stored" in result.stderr
+    assert "3 of 3 runs are not stored" in result.stderr
 
 
 def test_a_run_that_recorded_more_serves_too(bench: Bench) -> None:
@@ -298,8 +298,8 @@ def test_a_figure_of_a_table_draws_what_is_stored_and_runs_nothing(
     drawn = CliRunner().invoke(main, asked)
     assert drawn.exit_code == 0, drawn.output
     assert {path.name for path in out.iterdir()} == {
-        f"{name}-mine-quick.png",
-        f"{name}-mine-quick.svg",
+        f"{name}-mine-lite.png",
+        f"{name}-mine-lite.svg",
     }
 
 

@@ -104,7 +104,7 @@ def test_report_shows_the_figures_of_the_stored_result(bench: Bench) -> None:
         assert f"{score['mean_over_clients']:.2%} ± {score['std_over_clients']:.2%}" in line
     assert f"{run.summary['bytes_up_per_client'] / 1e3:.4g} kB up" in output
     assert str(run.path) in output
-    assert "[quick profile]" in output
+    assert "[lite profile]" in output
 
 
 def test_same_command_again_reports_the_stored_result_and_trains_nothing(bench: Bench) -> None:
@@ -173,7 +173,7 @@ def test_quiet_prints_the_end_only(bench: Bench) -> None:
 def test_output_that_is_no_terminal_gets_plain_lines(bench: Bench) -> None:
     result = bench.succeed()
     assert "\x1b" not in result.output and "\r" not in result.output
-    title, first, last = result.stderr.splitlines()
+    title, _, first, last = result.stderr.splitlines()
     assert title == "fedavg on toy, iid, 2 clients, cnn_small, seed 0"
     assert re.fullmatch(r"round 1/3: accuracy [\d.]+%, best [\d.]+%, .* left", first)
     assert last.startswith("round 3/3: ")
@@ -229,7 +229,18 @@ def test_an_empty_profile_or_number_of_seeds_in_a_file_says_nothing(
     bench: Bench, tmp_path: Path
 ) -> None:
     output = bench.succeed("--config", write(tmp_path, "profile:\nseeds:\n")).stdout
-    assert "[quick profile]" in output and "seeds:" not in output
+    assert "[lite profile]" in output and "seeds:" not in output
+
+
+def test_a_run_begins_and_ends_with_what_it_takes_and_how_it_trains(bench: Bench) -> None:
+    told = "of the data, cnn_small, learning rate 0.05, batch 10, 1 local epoch, 3 rounds"
+    result = bench.succeed()
+    assert f"\n  all {told}\n" in result.stderr
+    assert f"\n  training        all {told}\n" in result.stdout
+    assert (
+        f"50% {told.replace('epoch', 'epochs').replace('1 ', '2 ')}"
+        in bench.succeed("--fraction", "0.5", "--local-epochs", "2").stdout
+    )
 
 
 @pytest.mark.parametrize(

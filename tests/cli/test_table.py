@@ -20,8 +20,10 @@ from smalltables import loaded_plugins
 
 from pfl_bench.cli import Commands
 from pfl_bench.cli.table import table
+from pfl_bench.cli.views.filling import Filling
 from pfl_bench.cli.views.table import SILENT_SECONDS, Countdown, grid, label, watch_table
 from pfl_bench.config.options import load_profile
+from pfl_bench.config.run_config import RunConfig
 from pfl_bench.execution.estimates import Pace
 from pfl_bench.execution.observer import Began, Round
 from pfl_bench.execution.options import Execution
@@ -165,6 +167,50 @@ def test_the_algorithm_of_a_plugin_is_a_row_below_the_others_unless_rows_are_nam
     assert re.findall(r"^ (\w+) +\S+ +\S+ *$", whole, re.M) == ["FedAvg", "Meta", "Own"]
     assert "Own" not in some and "FedAvg" in some
     assert "Own" in named and "FedAvg" not in named
+
+
+def _finish(store: Store, config: RunConfig, correct: int) -> None:
+    with store.open(config) as writer:
+        writer.append(RoundRecord(1, [0], [correct], [10], [0.1]))
+        writer.finish("finished")
+
+
+def test_a_watched_table_shows_who_computes_what_and_what_has_come() -> None:
+    store = Store(Path("results"))
+    seen = Filling(_plan(), store)
+    first, second, *others = (run.config for run in seen.plan.missing())
+    assert seen.look()
+    assert "0 of 8 missing runs have come; nobody computes one now" in str(seen)
+    with store.open(first) as writer:
+        writer.append(RoundRecord(1, [0], [5], [10], [0.1]))
+        _finish(store, second, 4)
+        assert seen.look()
+        assert "1 of 8 missing runs have come" in str(seen)
+        assert re.search(r"FedAvg, \w+, seed 0: round 1/8", str(seen))
+        writer.finish("finished")
+    for config in others:
+        _finish(store, config, 6)
+    assert not seen.look()
+    assert not seen.plan.missing()
+
+
+def test_watching_ends_with_the_whole_table_and_computes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store = Store(Path("results"))
+    configs = [run.config for run in _plan().missing()]
+    naps: list[float] = []
+
+    def others_work(seconds: float) -> None:
+        naps.append(seconds)
+        _finish(store, configs.pop(), 5)
+
+    monkeypatch.setattr("pfl_bench.cli.views.filling.time.sleep", others_work)
+    result = _mine("--watch")
+    assert result.exit_code == 0, result.output
+    assert len(naps) == 8 and "50.00 ± 0.00 (2)" in result.stdout
+    assert "7 of 8 missing runs have come" in result.stderr
+    assert _mine("--watch", "--dry-run").exit_code == 2
 
 
 def test_another_score_is_shown_named_and_kept_beside_the_paper_s(tmp_path: Path) -> None:

@@ -20,6 +20,10 @@ _OPTIONS = {
     "plugins": click.option(
         "--plugin", "plugins", multiple=True, metavar="FILE", help="An algorithm in a file."
     ),
+    "profile": click.option(
+        "--profile", metavar="NAME",
+        help="quick, lite, paper, or a file (default: quick; on real data lite).",
+    ),
     "data_dir": click.option(
         "--data-dir", metavar="DIR", help="Prepared datasets; implies --source real."
     ),

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from pfl_bench.base.face import face
 
 if TYPE_CHECKING:
+    from pfl_bench.cli.views.filling import watch_filling
     from pfl_bench.cli.views.run import (
         duration,
         outcome,

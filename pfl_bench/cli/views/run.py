@@ -19,8 +19,8 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-from pfl_bench.api import Course, duration, title
-from pfl_bench.base import standard_error
+from pfl_bench.api import Course, duration, terms, title
+from pfl_bench.base import size_in_words, standard_error
 from pfl_bench.config import RunConfig
 from pfl_bench.execution import Began, Computed, Note, Observer, Round
 from pfl_bench.reporting import advice, metric, reference, scored, sparkline
@@ -71,7 +71,7 @@ class _Lines(Display):
 
     def on_began(self, event: Began) -> None:
         self._courses[event.config.request] = Course(event)
-        click.echo(title(event.config), err=True)
+        click.echo(f"{title(event.config)}\n  {terms(event.config)}", err=True)
         if event.earlier:
             click.echo(f"continues after round {len(event.earlier)}", err=True)
 
@@ -105,7 +105,8 @@ class _Live(Display):
         if key in self._bars:  # begun once more, after a failure or for its trained model
             self._progress.reset(self._bars[key], completed=done)
             return
-        self._progress.console.print(title(event.config), highlight=False, markup=False)
+        header = f"{title(event.config)}\n  {terms(event.config)}"
+        self._progress.console.print(header, highlight=False, markup=False)
         name = self.name(event.config)
         self._bars[key] = self._progress.add_task(name, total=event.config.rounds, completed=done)
 
@@ -136,6 +137,7 @@ def report(
     """
     for config, run in ended:
         click.echo(f"{title(config)} [{profile} profile]")
+        click.echo(f"  training        {terms(config)}")
         _report_one(run)
         if config.request in stored:
             click.echo("                  stored earlier; --fresh computes it again")
@@ -194,10 +196,11 @@ def _report_one(run: StoredRun) -> None:
             f"  time            {duration(end.total_seconds)} in all, "
             f"{end.seconds_per_round:.2f} s per round"
         )
-        click.echo(f"  communication   {_size(up)} up, {_size(down)} down per client and round")
+        sent = f"{size_in_words(up)} up, {size_in_words(down)} down"
+        click.echo(f"  communication   {sent} per client and round")
     click.echo(f"  result          {run.path}")
     if size := run.model_bytes:
-        click.echo(f"  model           kept with it, {_size(size)}")
+        click.echo(f"  model           kept with it, {size_in_words(size)}")
 
 
 def time_profile(seconds: Mapping[str, float] | None) -> str:
@@ -226,11 +229,3 @@ def outcome(ended: Sequence[tuple[RunConfig, StoredRun]]) -> str:
         for config, run in ended
     ]
     return json.dumps(rows, indent=2)
-
-
-def _size(count: float) -> str:
-    for unit in ("B", "kB", "MB"):
-        if count < 1000:
-            return f"{count:.4g} {unit}"
-        count /= 1000
-    return f"{count:.4g} GB"

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         foresee,
         known_to,
         plan_table,
+        refreshed,
         run_missing,
     )
     from pfl_bench.reporting.tables.reading import load_table, table_names

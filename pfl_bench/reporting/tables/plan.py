@@ -335,6 +335,14 @@ def run_missing(
     return plan, outcome.failures
 
 
+def refreshed(plan: TablePlan, store: Store) -> TablePlan:
+    """The plan with what others have stored since it was made."""
+    for run in plan.missing():
+        if (found := _stored(run.config, store, plan.spec)) is not None:
+            plan = plan.with_run(run.config, found)
+    return plan
+
+
 def foresee(plan: TablePlan, data_dir: Path) -> TablePlan:
     """The plan with every cell marked that would turn out impossible: the data is dealt, not
     trained on."""
