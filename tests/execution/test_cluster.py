@@ -9,13 +9,14 @@ import secrets
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from commands import started, wait_until
-from smalltables import PLUGIN, computed_here, loaded_plugins, small_plan, small_spec
+from smalltables import PLUGIN, PROFILE, computed_here, loaded_plugins, small_plan, small_spec
 
 from pfl_bench.base.errors import UserError
 from pfl_bench.data.dataset import Dataset
@@ -30,6 +31,7 @@ from pfl_bench.reporting.tables.plan import TablePlan, run_missing
 from pfl_bench.store.records import RoundRecord, same_result
 from pfl_bench.store.store import Store
 from pfl_bench.store.stored_run import StoredRun
+from pfl_bench.tuning.trials import Effort, tune
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None,
@@ -140,6 +142,20 @@ def test_results_are_the_same_bits_as_here_the_data_is_put_once_and_a_third_fail
     assert failures == {broken.request: "ArithmeticError: no such luck (raising.py, line 9)"}
     assert [key for key, _ in diary.begun].count(broken.key) == ATTEMPTS == 3
     assert sum(isinstance(value, Dataset) for value in put) == 1
+
+
+def test_tuning_by_halves_chooses_the_same_as_here(cluster: Any, tmp_path: Path) -> None:
+    """And what goes on after the first half of the rounds is the run that was begun."""
+    spec = small_spec("fedavg").running({"validation": 0.3})
+    effort, here = Effort(4, halving=True), Execution(Path("no-data"), workers=1)
+    afar, near = Store(tmp_path / "afar"), Store(tmp_path / "near")
+    profile = replace(PROFILE, run={**PROFILE.run, "rounds": 4, "fraction": 0.05})
+    found, failures = tune(spec, profile, effort, afar, _on(cluster))
+    expected, _ = tune(spec, profile, effort, near, here)
+    assert not failures and found == expected
+    assert _is_same(_stored(afar), _stored(near))
+    lengths = {run.key: len(run.records()) for run in afar.all()}
+    assert sorted(lengths.values()) == [2, 2, 4, 4]
 
 
 def test_what_is_stored_is_not_repeated_and_a_fresh_run_takes_its_place(
