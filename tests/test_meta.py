@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from pfl_bench.config.hyper import Knob, knobs
+from pfl_bench.engine.algorithm import Algorithm
 from pfl_bench.plugins.registry import load_algorithm
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -89,6 +91,26 @@ def test_the_page_gives_the_defaults_of_the_code(algo: str) -> None:
         assert names_every_default(knob, documented[knob.name]), (
             f"{knob.name}: {documented[knob.name]!r} on the page, {knob.default!r} in the code"
         )
+
+
+def test_the_page_of_further_methods_counts_right() -> None:
+    """Its lines and hooks are those of the files."""
+    text = (ROOT / "docs" / "further.md").read_text(encoding="utf-8")
+    row = re.compile(r"^\| \[.+\]\(algorithms/(\w+)\.md\) \| (\d+) \|([^|]*)\|", re.MULTILINE)
+    rows = row.findall(text)
+    told = {algo: (int(lines), re.findall(r"`(\w+)`", hooks)) for algo, lines, hooks in rows}
+    further = [algo for algo in ALGORITHMS if load_algorithm(algo).group == "further"]
+    assert told == {algo: (lines_of(algo), hooks_of(algo)) for algo in further}
+
+
+def lines_of(algo: str) -> int:
+    return len((ROOT / "algorithms" / f"{algo}.py").read_text(encoding="utf-8").splitlines())
+
+
+def hooks_of(algo: str) -> list[str]:
+    """What its class overrides of the engine's, in its order."""
+    hooks = {name for name, value in vars(Algorithm).items() if inspect.isfunction(value)}
+    return [name for name in vars(load_algorithm(algo)) if name in hooks - {"__init__"}]
 
 
 def test_there_is_a_correctness_test(algo: str) -> None:
