@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from pfl_bench.base import UserError, cache_dir, open_regular, write_atomically
-from pfl_bench.data import convert, text
+from pfl_bench.data import prepared, text
 from pfl_bench.data.dataset import Arrays, Card, DatasetSpec, Owned
 
 log = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ def render(spec: DatasetSpec, path: Path) -> None:
     if vocabulary is not None:
         arrays["vocabulary"] = np.array(vocabulary)
     try:
-        convert.write_arrays(path, **arrays)
+        prepared.write_arrays(path, **arrays)
     except OSError as error:
         raise UserError(
             f"cannot keep the stand-in in {path.parent} ({error.strerror}); "
@@ -61,7 +61,7 @@ def read_standin(spec: DatasetSpec, path: Path) -> Arrays:
 
 
 def _standin_arrays(path: Path) -> Arrays:
-    arrays = convert.read_arrays(path)
+    arrays = prepared.read_arrays(path)
     vocabulary = arrays.get("vocabulary")
     return arrays["x"], arrays["y"], None if vocabulary is None else int(vocabulary)
 
@@ -75,7 +75,7 @@ def read_text(path: Path) -> Owned:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
     cached = cache_dir() / "tokens" / f"{checksum}-{text.VERSION}.npz"
     with contextlib.suppress(UserError, KeyError):
-        kept = convert.read_arrays(cached)
+        kept = prepared.read_arrays(cached)
         x = text.pad(kept["tokens"], kept["lengths"])
         return x, kept["y"], int(kept["vocabulary"]), kept.get("owners")
     log.info("Tokenising %s, once.", path)
@@ -84,7 +84,7 @@ def read_text(path: Path) -> Owned:
     owners = None if table.clients is None else text.numbered(table.clients)
     encoded = text.encode(table.texts)
     with contextlib.suppress(OSError):  # a cache that cannot be written only costs time
-        convert.write_arrays(
+        prepared.write_arrays(
             cached,
             tokens=encoded.tokens,
             lengths=encoded.lengths,

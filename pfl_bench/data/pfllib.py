@@ -17,9 +17,9 @@ from typing import IO, Any
 import numpy as np
 
 from pfl_bench.base import UserError, open_regular, read_regular, shown
-from pfl_bench.data.convert import LARGEST_BYTES, refuse_bomb
 from pfl_bench.data.dataset import Dataset, content_fingerprint
 from pfl_bench.data.partition import Partition
+from pfl_bench.data.prepared import LARGEST_BYTES, refuse_bomb
 from pfl_bench.data.text import LENGTH, pad
 
 LARGEST_COUNT = 100_000

@@ -1,8 +1,8 @@
 """Datasets by name: what exists, where it lies, its arrays, and the fingerprint of its content.
 
 A dataset comes from the stand-ins that are drawn on the spot (`standin`) or from files that
-`pfl-bench data prepare` made (`real`). How those files are checked and made is in
-`pfl_bench.data.convert`; who gets which sample is in `pfl_bench.data.partition`.
+`pfl-bench data prepare` made (`real`). How those files are checked is in `pfl_bench.data.prepared`,
+how they are made in `pfl_bench.data.convert`; who gets which sample in `pfl_bench.data.partition`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pfl_bench.base import (
     unknown,
 )
 from pfl_bench.config import SOURCE_LABELS, RunConfig
-from pfl_bench.data import convert
+from pfl_bench.data import prepared
 from pfl_bench.data.cache import read_standin, read_text, recall, remember, stamp_of, standin_file
 from pfl_bench.data.dataset import SUFFIXES, Card, Dataset, DatasetSpec, content_fingerprint
 from pfl_bench.data.notes import note
@@ -232,7 +232,7 @@ def _assemble(name: str, source: str, path: Path) -> Dataset:
     elif path.suffix == ".csv":
         x, y, vocabulary, owners = read_text(path)
     else:
-        x, y, owners = convert.read_owned_images(path)
+        x, y, owners = prepared.read_owned_images(path)
     classes = int(y.max()) + 1
     content = content_fingerprint(x, y, classes, vocabulary, owners)
     dataset = Dataset(name, source, x, y, classes, vocabulary, content, owners=owners)

@@ -17,7 +17,7 @@ import pytest
 from PIL import Image
 
 from pfl_bench.base.errors import UserError
-from pfl_bench.data import convert
+from pfl_bench.data import convert, prepared
 from pfl_bench.data import registry as data
 from pfl_bench.data.dataset import Arrays, DatasetSpec, content_fingerprint
 from pfl_bench.data.notes import write_note
@@ -312,7 +312,7 @@ def test_a_known_fingerprint_is_had_without_reading_the_file(
     def refuse(path: Path) -> None:
         raise AssertionError(f"{path} was read")
 
-    monkeypatch.setattr(convert, "read_arrays", refuse)
+    monkeypatch.setattr(prepared, "read_arrays", refuse)
     assert data.fingerprint("mine", "real", folder) == first
 
 
@@ -387,7 +387,7 @@ def test_class_folders_become_numbered_classes_in_order(tmp_path: Path) -> None:
     for number, name in enumerate(["2", "10", "9"]):
         _picture(tmp_path / "set" / name / "a.png", number)
     convert.from_class_folders(tmp_path / "out.npz", tmp_path / "set")
-    x, y = convert.read_images(tmp_path / "out.npz")
+    x, y = prepared.read_images(tmp_path / "out.npz")
     assert x.shape == (3, 4, 5, 3)
     assert x[:, 0, 0].tolist() == [[0, 0, 255], [2, 0, 255], [1, 0, 255]]
     assert y.tolist() == [0, 1, 2]
@@ -398,21 +398,21 @@ def test_train_and_test_folders_are_merged(tmp_path: Path) -> None:
         for name in ("cat", "dog"):
             _picture(tmp_path / "set" / part / name / f"{part}.png", 0)
     convert.from_class_folders(tmp_path / "out.npz", tmp_path / "set")
-    assert convert.read_images(tmp_path / "out.npz")[1].tolist() == [0, 0, 1, 1]
+    assert prepared.read_images(tmp_path / "out.npz")[1].tolist() == [0, 0, 1, 1]
 
 
 def test_a_set_without_colour_has_one_channel(tmp_path: Path) -> None:
     for name in ("cat", "dog"):
         _picture(tmp_path / "set" / name / "a.png", 9, mode="L")
     convert.from_class_folders(tmp_path / "out.npz", tmp_path / "set")
-    assert convert.read_images(tmp_path / "out.npz")[0].shape == (2, 4, 5, 1)
+    assert prepared.read_images(tmp_path / "out.npz")[0].shape == (2, 4, 5, 1)
 
 
 def test_one_colour_image_gives_all_three_channels(tmp_path: Path) -> None:
     _picture(tmp_path / "set" / "cat" / "a.png", 9, mode="L")
     _picture(tmp_path / "set" / "dog" / "a.png", 9)
     convert.from_class_folders(tmp_path / "out.npz", tmp_path / "set")
-    x, _ = convert.read_images(tmp_path / "out.npz")
+    x, _ = prepared.read_images(tmp_path / "out.npz")
     assert x[:, 0, 0].tolist() == [[9, 9, 9], [9, 0, 255]]
 
 
@@ -422,7 +422,7 @@ def test_images_of_different_sizes_need_a_size(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"a\.png is 8×8, not 4×5; .*--size"):
         convert.from_class_folders(tmp_path / "out.npz", tmp_path / "set")
     convert.from_class_folders(tmp_path / "out.npz", tmp_path / "set", size=(6, 7))
-    assert convert.read_images(tmp_path / "out.npz")[0].shape == (2, 6, 7, 3)
+    assert prepared.read_images(tmp_path / "out.npz")[0].shape == (2, 6, 7, 3)
 
 
 def test_a_decompression_bomb_is_refused_by_name(

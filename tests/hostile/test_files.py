@@ -36,7 +36,7 @@ from pfl_bench.base.errors import UserError
 from pfl_bench.base.paths import cache_dir
 from pfl_bench.base.yamlfile import read_yaml
 from pfl_bench.config.run_config import RunConfig
-from pfl_bench.data import convert
+from pfl_bench.data import convert, prepared
 from pfl_bench.data.pfllib import read_pfllib
 from pfl_bench.data.registry import card
 from pfl_bench.store import checkpoint
@@ -194,14 +194,14 @@ def test_an_archive_made_to_hurt_is_one_sentence(tmp_path: Path, content: bytes)
     path = tmp_path / "mine.npz"
     path.write_bytes(content)
     with pytest.raises(UserError, match=r"mine\.npz"):
-        convert.read_images(path)
+        prepared.read_images(path)
 
 
 def test_a_single_array_in_place_of_an_archive_is_one_sentence(tmp_path: Path) -> None:
     np.save(tmp_path / "one.npy", np.zeros(3))
     (tmp_path / "one.npy").rename(tmp_path / "mine.npz")
     with pytest.raises(UserError, match=r"mine\.npz"):
-        convert.read_images(tmp_path / "mine.npz")
+        prepared.read_images(tmp_path / "mine.npz")
 
 
 def test_an_archive_that_unpacks_to_far_more_than_it_is_is_not_unpacked(
@@ -210,17 +210,17 @@ def test_an_archive_that_unpacks_to_far_more_than_it_is_is_not_unpacked(
     path = tmp_path / "mine.npz"
     path.write_bytes(packed(x=header((2**22, 1, 1, 1)) + bytes(2**22), y=header((1,)) + bytes(1)))
     assert path.stat().st_size < 2**14
-    monkeypatch.setattr(convert, "SUSPICIOUS_BYTES", 2**20)
+    monkeypatch.setattr(prepared, "SUSPICIOUS_BYTES", 2**20)
     with little_memory(2**20), pytest.raises(UserError, match="refused for its absurd size"):
-        convert.read_images(path)
+        prepared.read_images(path)
 
 
 def test_an_archive_as_large_as_it_says_is_no_bomb(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(convert, "SUSPICIOUS_BYTES", 2**10)
+    monkeypatch.setattr(prepared, "SUSPICIOUS_BYTES", 2**10)
     (tmp_path / "mine.npz").write_bytes(sound_archive())
-    assert len(convert.read_images(tmp_path / "mine.npz")[1]) == 6
+    assert len(prepared.read_images(tmp_path / "mine.npz")[1]) == 6
 
 
 def mutations(content: bytes, seed: int) -> Iterator[bytes]:
@@ -238,7 +238,7 @@ def test_no_byte_of_an_archive_can_be_changed_to_take_the_reader_down(tmp_path: 
     path = tmp_path / "mine.npz"
     for content in mutations(sound_archive(), seed=1):
         path.write_bytes(content)
-        refusal_or_result(convert.read_images, path)
+        refusal_or_result(prepared.read_images, path)
 
 
 def refusal_or_result(read: Callable[[Path], object], path: Path) -> None:
@@ -303,7 +303,7 @@ def test_a_client_s_file_that_unpacks_to_far_more_than_it_is_is_not_unpacked(
 ) -> None:
     folder = pfllib_folder(tmp_path / "set")
     (folder / "train" / "0.npz").write_bytes(packed(data=bytes(2**22)))
-    monkeypatch.setattr(convert, "SUSPICIOUS_BYTES", 2**20)
+    monkeypatch.setattr(prepared, "SUSPICIOUS_BYTES", 2**20)
     with pytest.raises(UserError, match="refused for its absurd size"):
         read_pfllib(folder)
 
@@ -440,7 +440,7 @@ def test_postscript_under_the_name_of_an_image_reaches_no_interpreter(
 def test_a_pipe_under_the_name_of_an_image_is_passed_over(classes: Path, tmp_path: Path) -> None:
     os.mkfifo(classes / "dog" / "b.png")
     convert.from_class_folders(tmp_path / "out.npz", classes)
-    assert len(convert.read_images(tmp_path / "out.npz")[1]) == 2
+    assert len(prepared.read_images(tmp_path / "out.npz")[1]) == 2
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM"])
