@@ -1,7 +1,7 @@
 """The threat model of the privacy table: who attacks what, knowing what, with how much effort.
 
-The knobs, their names in words, and what a stored attack says. How the server attacks is in
-`privacy`; nothing here imports the numerical libraries.
+The knobs, their names in words, and what a stored attack says. How the server attacks is in `audit`
+and `attack`; nothing here imports the numerical libraries.
 """
 
 from __future__ import annotations

@@ -90,6 +90,13 @@ def cross_entropy(model: nn.Module, batch: Batch) -> Tensor:
     return F.cross_entropy(model(batch.x), batch.y)
 
 
+def flat_gradient(module: nn.Module) -> Tensor:
+    """The gradients that a module holds as one vector, in the engine's order: kernels lie
+    channels-last."""
+    grads = [p.grad for p in module.parameters() if p.grad is not None]
+    return torch.cat([(g.permute(0, 2, 3, 1) if g.dim() == 4 else g).reshape(-1) for g in grads])
+
+
 def sgd(
     model: nn.Module,
     batches: Iterable[Batch],

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from by_hand import MODEL, finished, meet, plain_model, recorded_batches
+from by_hand import MODEL, finished, flat_gradient, meet, plain_model, recorded_batches
 from torch import Tensor
 from toy import toy_config
 
@@ -38,18 +38,13 @@ def learnt(
         F.cross_entropy(model(batch.x), batch.y).backward()
         for k, part in enumerate(MODEL):
             if part in mixed:
-                flat = torch.cat([_flat(p.grad) for p in model[k].parameters()])
-                moved = weights[part] - 30.0 * flat * (received[part] - last[part])
+                slope = flat_gradient(model[k]) * (received[part] - last[part])
+                moved = weights[part] - 30.0 * slope
                 weights[part] = moved.clamp(0, 1)
     for part in mixed:
         mixture = last[part] + (received[part] - last[part]) * ours[part]
         torch.testing.assert_close(expected_model[part], mixture)
     return ours, weights, drawn
-
-
-def _flat(gradient: Tensor | None) -> Tensor:
-    assert gradient is not None
-    return (gradient.permute(0, 2, 3, 1) if gradient.dim() == 4 else gradient).reshape(-1)
 
 
 @pytest.mark.parametrize("layers", ["head", "model"])

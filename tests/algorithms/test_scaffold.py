@@ -9,6 +9,7 @@ from by_hand import (
     assert_vectors,
     cross_entropy,
     finished,
+    flat_gradient,
     meet,
     plain_model,
     recorded_batches,
@@ -38,8 +39,8 @@ def test_a_clients_round_is_that_of_the_equations(monkeypatch: pytest.MonkeyPatc
         model = plain_model(client, dict(zip(MODEL, values, strict=True)))
         cross_entropy(model, batch).backward()
         for k, part in enumerate(MODEL):
-            flat = [_flat(p.grad) for p in model[k].parameters()]
-            values[k] = values[k] - client.lr * (torch.cat(flat) - own[part] + c[part])
+            slope = flat_gradient(model[k]) - own[part] + c[part]
+            values[k] = values[k] - client.lr * slope
     way = len(batches) * client.lr
     for part, y in zip(MODEL, values, strict=True):
         torch.testing.assert_close(sent[part], y, rtol=1e-3, atol=3e-5)
@@ -47,11 +48,6 @@ def test_a_clients_round_is_that_of_the_equations(monkeypatch: pytest.MonkeyPatc
         torch.testing.assert_close(client.state["c"][part], expected, rtol=1e-3, atol=1e-3)
         change = client.state["c"][part] - own[part]
         torch.testing.assert_close(sent["moves"][part], change, rtol=1e-4, atol=1e-5)
-
-
-def _flat(gradient: torch.Tensor | None) -> torch.Tensor:
-    assert gradient is not None
-    return (gradient.permute(0, 2, 3, 1) if gradient.dim() == 4 else gradient).reshape(-1)
 
 
 def test_the_servers_variate_is_the_mean_of_all_clients_by_samples() -> None:

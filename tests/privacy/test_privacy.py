@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from observed import after_rounds
 from prepared import NAME
 from toy import toy_config, toy_dataset, toy_simulator
 
@@ -39,16 +40,6 @@ SMALL = {"victims": 2, "batches": 2, "restarts": 1, "iterations": 3}
 def configured(folder: Path, algo: str = "fedper", **chosen: Any) -> RunConfig:
     values = {"algo": algo, "dataset": NAME, "clients": 2, "rounds": 1, "batch_size": 8, "lr": 0.05}
     return configure(Profile("none", "", {}, {}, {}), {**values, **chosen}, {}, folder)
-
-
-def after_rounds(algo: str, rounds: int = 1, **changes: Any) -> Simulator:
-    config = toy_config(algo, rounds=rounds, **changes)
-    trained = toy_simulator(config)
-    for _ in trained.rounds():
-        pass
-    simulator = toy_simulator(config)
-    simulator.snapshot = trained.snapshot
-    return simulator
 
 
 def found_by(run: StoredRun) -> list[dict[str, Any]]:

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from observed import after_rounds
 from torch import Tensor
-from toy import toy_config, toy_dataset, toy_simulator
+from toy import toy_dataset
 
 from pfl_bench.base.errors import UserError
 from pfl_bench.engine.algorithm import Algorithm
@@ -34,17 +35,6 @@ PAPER = ("fedavg", "fedprox", "perfedavg", "pfedme", "fedamp", "ditto", "fedper"
          "fedrod", "fedfomo", "fedphp", "fedcp")  # fmt: skip
 
 every_method = pytest.mark.parametrize("algo", algorithm_names())
-
-
-def after_rounds(algo: str, rounds: int = 2, **changes: Any) -> Simulator:
-    """As `trained` gives it: the state after the last round, and no round under way."""
-    config = toy_config(algo, rounds=rounds, **changes)
-    trained = toy_simulator(config)
-    for _ in trained.rounds():
-        pass
-    simulator = toy_simulator(config)
-    simulator.snapshot = trained.snapshot
-    return simulator
 
 
 def seen(simulator: Simulator, *, is_whole: bool = False, is_told: bool = False) -> Observed:
