@@ -25,10 +25,10 @@ class APFL(PersonalModelBeside):
     Hyper = Hyper
 
     def client_state(self, start: Start) -> Message:
-        return {**super().client_state(start), "alpha": torch.tensor(self.hyper.alpha)}
+        return {**super().client_state(start), "alpha": start.model.new_tensor(self.hyper.alpha)}
 
     def train(self, client: Client, received: Message) -> None:
-        (w, slot), alpha = self.both(client), float(client.state["alpha"])
+        (w, slot), alpha = self.both(client), client.state["alpha"]
         v = slot.clone()
         for number, batch in enumerate(client.batches()):
             apart, mixture = v - w, slot.copy_(torch.lerp(w, v, alpha)).clone()
@@ -36,12 +36,13 @@ class APFL(PersonalModelBeside):
                 lambda b: self.global_loss(client, b) + self.loss(client, b), batches=[batch]
             )
             step = slot - mixture  # −η∇f at the mixture
-            v, learnt = v + alpha * step, alpha + (apart @ step).item()
-            alpha = alpha if number else min(1.0, max(0.0, learnt))
+            learnt = alpha + apart @ step
+            v = v + alpha * step
+            alpha = alpha if number else torch.where(learnt > 0, learnt, 0).clamp_max(1)
         slot.copy_(v)
-        client.state["alpha"] = torch.tensor(alpha)
+        client.state["alpha"] = alpha
 
     def scored(self, client: Client, received: Message) -> None:
         self.load(client, received)
         w, v = self.both(client)
-        v.copy_(torch.lerp(w, v, float(client.state["alpha"])))
+        v.copy_(torch.lerp(w, v, client.state["alpha"]))

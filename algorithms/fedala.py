@@ -54,6 +54,7 @@ class FedALA(Algorithm):
     )
     scored_model = "the client's mixture of its last model and the global model as received"
     Hyper = Hyper
+    waits = "W learns until its losses are steady, which is asked after each epoch"
 
     def __init__(self, hyper: Any, task: Task):
         super().__init__(hyper, task)
@@ -63,14 +64,14 @@ class FedALA(Algorithm):
         return {
             "last": {part: start.parts[part] for part in self.mixed},
             "weights": {part: torch.ones_like(start.parts[part]) for part in self.mixed},
-            "has_learnt": torch.tensor(False),
+            "has_learnt": torch.tensor(False),  # on the host
         }
 
     def load(self, client: Client, received: Message) -> None:
         super().load(client, received)
         last, weights = client.state["last"], client.state["weights"]
         change = {part: received[part] - last[part] for part in self.mixed}
-        is_other = any(bool(value.any()) for value in change.values())
+        is_other = any(client.wait_for(value.any()) for value in change.values())
         if is_other:
             weights = self._learn(client, last, change, weights)
         client.net.load(_mixture(last, change, weights))
@@ -93,7 +94,7 @@ class FedALA(Algorithm):
                 moved = {p: (net[p] - mixture[p]) * change[p] for p in self.mixed}
                 rate = self.hyper.weight_lr
                 weights = {p: (w + rate * moved[p]).clamp_(0, 1) for p, w in weights.items()}
-            losses.append(float(value))
+            losses.append(client.wait_for(value))
             if len(losses) > WINDOW and torch.tensor(losses[-WINDOW:]).std() < STEADY:
                 break
         return weights

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from pfl_bench.config import knob
+from pfl_bench.device import exact
 from pfl_bench.engine import (
     Client,
     Message,
@@ -119,9 +120,10 @@ def squared_distances(models: list[Tensor], spread: Spread = map) -> Tensor:
         rows -= rows.mean(0)
         return rows @ rows.T
 
-    gram = torch.zeros(len(models), len(models), dtype=torch.float64)
+    device = models[0].device
+    gram = torch.zeros(len(models), len(models), dtype=exact(device), device=device)
     for part in spread(gram_of, _chunks(models)):
-        gram += part.cpu()  # not every device has double precision
+        gram += part
     norms = gram.diagonal()
     return (norms[:, None] + norms[None, :] - 2 * gram).clamp_min(0)
 

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from pfl_bench.algorithms.metrics import fedcp as own
 from pfl_bench.base import UserError, seeds
 from pfl_bench.config import knob
+from pfl_bench.device import exact, put
 from pfl_bench.engine import Algorithm, Batch, Client, Message, Task
 from pfl_bench.models import Model, Network, WideLinear, mmd
 
@@ -140,18 +141,17 @@ class FedCP(Algorithm):
         """v/‖v‖ for v the sum of the personal head's rows; constant during local learning."""
         v = client.net.module("head").weight.detach().sum(0)
         if not self.hyper.cs and not self.hyper.ss:
-            v = torch.randn(
-                len(v), generator=seeds.torch_generator(self.task.config.seed, "w.o. cs & ss")
-            )
+            generator = seeds.torch_generator(self.task.config.seed, "w.o. cs & ss")
+            v = put(torch.randn(len(v), generator=generator), v.device)
         return F.normalize(v, dim=0)
 
     def policy(self, client: Client, h: Tensor) -> tuple[Tensor, Tensor]:
         """r and s for a batch of features."""
-        hyper, v = self.hyper, client.memo["v"].to(h)
+        hyper, v = self.hyper, client.memo["v"]
         condition = v.expand_as(h) if not hyper.ss else v * h if hyper.cs else h
         a = client.net.module("cpn")(condition).unflatten(1, (2, -1))
         if hyper.gumbel:
-            uniform = torch.rand(a.shape, generator=client.memo["noise"]).to(a)
+            uniform = put(torch.rand(a.shape, generator=client.memo["noise"]), a.device)
             a = a - torch.log(-torch.log(uniform.clamp(1e-10, 1 - 1e-7)))
         r, s = torch.softmax(a, dim=1).unbind(1)
         return r, s
@@ -211,9 +211,9 @@ class FedCP(Algorithm):
         extractor = client.net.module("extractor")
         s = client.collect(lambda x: self.policy(client, extractor(x))[1], which)
         if series == "pir":
-            return float(s.mean())
-        points = torch.tensor(QUANTILES, dtype=torch.float64)
-        return torch.quantile(s.flatten().cpu().double(), points).tolist()
+            return s.mean()
+        points = torch.tensor(QUANTILES, dtype=exact(s.device), device=s.device)
+        return torch.quantile(s.flatten().to(points), points)
 
 
 def _present(**parts: bool) -> tuple[str, ...]:

@@ -103,7 +103,7 @@ class FedFomo(PersonalModelSent):
     def _combine(self, client: Client, received: Message, weights: Tensor) -> None:
         models = received["models"]
         own = client.net.trainable
-        own.add_(sum(w * (model - own) for w, model in zip(weights.tolist(), models, strict=True)))
+        own.add_(sum(w * (model - own) for w, model in zip(weights, models, strict=True)))
         client.memo["weights"], client.memo["ids"] = weights, received["ids"]
 
     def replay(self, client: Client, received: Message, sent: Message) -> Message:
@@ -125,13 +125,15 @@ class FedFomo(PersonalModelSent):
         """The normalised weights of the received models; zeros where none helps."""
         net, own = client.net, client.net.trainable.clone()
 
-        def loss_of(model: Tensor) -> float:
+        def loss_of(model: Tensor) -> Tensor:
             net.trainable.copy_(model)
             return client.evaluate(lambda x: self.predict(client, x), "train", validation).loss
 
+        if not models:
+            return own[:0]
         own_loss = loss_of(own)
-        gains = torch.tensor([own_loss - loss_of(model) for model in models])
-        distances = torch.tensor([float((model - own).norm()) for model in models])
+        gains = torch.stack([own_loss - loss_of(model) for model in models]).to(own)
+        distances = torch.stack([(model - own).norm() for model in models])
         net.trainable.copy_(own)
         return first_order_weights(gains, distances)
 
@@ -141,11 +143,14 @@ class FedFomo(PersonalModelSent):
 
     def aggregate(self, server: Server, uploads: Iterator[Upload]) -> ServerState:
         models, has_sent = list(server.state["models"]), server.state["has_sent"].clone()
-        affinity = server.state["affinity"].clone()
+        affinity, given = server.state["affinity"].clone(), {}
         for upload in uploads:
             models[upload.client] = upload.message["model"]
             has_sent[upload.client] = True
-            affinity[upload.client, upload.message["ids"]] += upload.message["weights"].to(affinity)
+            given[upload.client] = upload.message["ids"], upload.message["weights"]
+        # Whose models are sent is decided on the host, so that the affinity is there.
+        for client, (ids, weights) in server.wait_for(given).items():
+            affinity[client, ids] += torch.tensor(weights)
         return {"models": models, "has_sent": has_sent, "affinity": affinity}
 
 
@@ -153,4 +158,4 @@ def first_order_weights(gains: Tensor, distances: Tensor) -> Tensor:
     """max(0, gain / distance), normalised to sum 1; an equal model has nothing to give."""
     raw = torch.where(distances > 0, gains / distances.clamp_min(1e-30), 0).clamp_min(0)
     total = raw.sum()
-    return raw / total if total > 0 else torch.zeros_like(raw)
+    return torch.where(total > 0, raw / total, 0)

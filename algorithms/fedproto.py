@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pfl_bench.config import knob
+from pfl_bench.device import put
 from pfl_bench.engine import Algorithm, Batch, Client, Message, Server, ServerState, Start, Upload
 
 
@@ -62,20 +63,22 @@ class FedProto(Algorithm):
     def loss(self, client: Client, batch: Batch) -> Tensor:
         features = client.net.module("extractor")(batch.x)
         entropy = F.cross_entropy(client.net.module("head")(features), batch.y)
-        targets = [client.memo["prototypes"].get(label) for label in batch.y.tolist()]
+        targets = [client.memo["prototypes"].get(label) for label in batch.labels.tolist()]
         known = [i for i, target in enumerate(targets) if target is not None]
         if not known:
             return entropy
-        there = torch.stack([targets[i] for i in known])
-        distance = F.mse_loss(features[known], there, reduction="sum") / features.numel()
+        there, rows = torch.stack([targets[i] for i in known]), torch.tensor(known)
+        here = features[put(rows, features.device)]
+        distance = F.mse_loss(here, there, reduction="sum") / features.numel()
         return entropy + self.hyper.lam * distance
 
     def upload(self, client: Client) -> Message:
         features = client.collect(client.net.module("extractor"))
-        labels, held = client.labels, client.labels.unique().tolist()
+        labels, device = client.shard.labels, features.device
+        held = {int(label): (labels == label).nonzero().flatten() for label in labels.unique()}
         return {
-            "prototypes": {label: features[labels == label].mean(0) for label in held},
-            "counts": {label: (labels == label).sum() for label in held},
+            "prototypes": {k: features[put(rows, device)].mean(0) for k, rows in held.items()},
+            "counts": {k: torch.tensor(len(rows)) for k, rows in held.items()},
         }
 
     @torch.no_grad()
@@ -84,7 +87,7 @@ class FedProto(Algorithm):
         counts: dict[int, int] = {}
         for upload in uploads:
             for label, mean in upload.message["prototypes"].items():
-                count = int(upload.message["counts"][label])
+                count = int(upload.message["counts"][label])  # on the host, as it was sent
                 sums[label] = sums.get(label, torch.zeros_like(mean)) + count * mean
                 counts[label] = counts.get(label, 0) + count
         renewed = {label: total / counts[label] for label, total in sums.items()}

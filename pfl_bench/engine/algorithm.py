@@ -71,6 +71,9 @@ class Algorithm:
     steps_are_plain: ClassVar[bool] = False
     """Whether it takes steps outside `client.train`, for which momentum and weight decay have no
     meaning: a run with them is then skipped."""
+    waits: ClassVar[str | None] = None
+    """Why a client waits for a value of the device in the midst of its round (`client.wait_for`),
+    where it does. On a card that costs more than it computes."""
     plans_rounds: ClassVar[bool] = False
     """Whether its course depends on how many rounds are planned. Such a run is another run when
     it is longer; that of any other method is the same run, continued."""

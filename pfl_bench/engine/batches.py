@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pfl_bench.device import put
+
 EVALUATION_BATCH = 50
 """Few enough that the activations of a convolution stay in the cache."""
 
@@ -32,11 +34,13 @@ class Batch:
     rows: Tensor
     index: Tensor
     within: tuple[Batch, slice] | None = None
+    host: Tensor | None = None
+    """The rows as they were drawn, before they went to the device."""
 
     @cached_property
     def x(self) -> Tensor:
         if self.within is None:
-            return self.pool.inputs(self.rows)
+            return self.pool.inputs(self.rows, self.host_rows)
         whole, here = self.within
         return whole.x[here]
 
@@ -46,6 +50,21 @@ class Batch:
             return self.pool.y[self.rows]
         whole, here = self.within
         return whole.y[here]
+
+    @cached_property
+    def host_rows(self) -> Tensor:
+        """`rows` where no device is waited for."""
+        if self.host is not None:
+            return self.host
+        if self.within is None:
+            return self.rows.cpu()
+        whole, here = self.within
+        return whole.host_rows[here]
+
+    @property
+    def labels(self) -> Tensor:
+        """`y` on the host, for what Python decides by it."""
+        return self.pool.labels[self.host_rows]
 
     def __iter__(self) -> Iterator[Tensor]:
         """So that `for x, y in client.batches()` reads as elsewhere."""
@@ -61,17 +80,19 @@ class Pool:
     """A whole dataset as tensors; samples are scaled when they are drawn."""
 
     def __init__(self, x: np.ndarray, y: np.ndarray, device: torch.device):
-        self.x = torch.from_numpy(x).to(device)
-        self.y = torch.from_numpy(y).to(device)
+        self.labels = torch.from_numpy(y)
+        """`y` on the host."""
+        self.x, self.y = torch.from_numpy(x).to(device), self.labels.to(device)
         self.is_text = x.ndim == 2
         self.is_raw = self.x.dtype == torch.uint8
         self._lengths = torch.from_numpy(_lengths(x)) if self.is_text else None
 
-    def inputs(self, rows: Tensor) -> Tensor:
+    def inputs(self, rows: Tensor, host_rows: Tensor | None = None) -> Tensor:
         """Token ids up to the end of the longest text; images scaled to [-1, 1], channels-last."""
         x = self.x.index_select(0, rows)
         if self._lengths is not None:
-            longest = int(self._lengths[rows.cpu()].max()) if len(rows) else 0
+            lengths = self._lengths[rows.cpu() if host_rows is None else host_rows]
+            longest = int(lengths.max()) if len(rows) else 0
             return x[:, : max(1, longest)].long()
         if self.is_raw:
             x = x.float().div_(127.5).sub_(1.0)
@@ -96,11 +117,13 @@ class Shard:
         validation: np.ndarray | None = None,
     ):
         self.pool = pool
-        self.train = torch.from_numpy(train).to(pool.y.device)
-        self.test = torch.from_numpy(test).to(pool.y.device)
-        self.validation = self.test[:0]
-        if validation is not None:
-            self.validation = torch.from_numpy(validation).to(pool.y.device)
+        held = test[:0] if validation is None else validation
+        rows = {"train": train, "test": test, "validation": held}
+        self.on_host = {which: torch.from_numpy(values) for which, values in rows.items()}
+        """The rows of each set where no device is waited for."""
+        self.train, self.test, self.validation = (
+            values.to(pool.y.device) for values in self.on_host.values()
+        )
         self.classes = classes
 
     @property
@@ -108,9 +131,15 @@ class Shard:
         """The number of training samples, by which averages are weighted."""
         return len(self.train)
 
+    @property
+    def labels(self) -> Tensor:
+        """The classes of the training samples in their order, on the host."""
+        return self.pool.labels[self.on_host["train"]]
+
     @cached_property
     def class_counts(self) -> Tensor:
-        return torch.bincount(self.pool.y[self.train], minlength=self.classes)
+        counts = torch.bincount(self.labels, minlength=self.classes)
+        return put(counts, self.train.device)
 
     def part(self, which: str) -> Tensor:
         return {"train": self.train, "test": self.test, "validation": self.validation}[which]
@@ -125,22 +154,27 @@ class Shard:
     ) -> Iterator[Batch]:
         """Shuffled batches; an incomplete last one is dropped unless it is the only one.
 
-        `of` restricts the draw to some of the training samples (positions). `least` lets a method
-        that takes several batches a step name how many it needs at a time.
+        `of` restricts the draw to some of the training samples (positions, on the host). `least`
+        lets a method that takes several batches a step name how many it needs at a time.
         """
         positions = torch.arange(self.samples) if of is None else of
         size = min(size, len(positions))
         count = len(positions) // size // least * least
         for _ in range(epochs):
             order = positions[torch.randperm(len(positions), generator=generator)]
-            order = order[: count * size].to(self.train.device)
-            for index in order.split(max(1, DRAWN_TOGETHER // size) * size):
-                yield from Batch(self.pool, self.train[index], index).split(size)
+            order = order[: count * size]
+            together = max(1, DRAWN_TOGETHER // size) * size
+            rows = self.on_host["train"][order].split(together)
+            for index, host in zip(
+                put(order, self.train.device).split(together), rows, strict=True
+            ):
+                yield from Batch(self.pool, self.train[index], index, host=host).split(size)
 
     def evaluation_batches(self, which: str, of: Tensor | None = None) -> Iterator[Batch]:
         """Every sample of the `train`, `test` or `validation` set once, in order, in large
-        batches."""
-        rows = self.part(which)
-        positions = torch.arange(len(rows), device=rows.device) if of is None else of
-        for index in positions.split(EVALUATION_BATCH):
-            yield Batch(self.pool, rows[index], index)
+        batches; or those at some positions, on the host."""
+        rows, host = self.part(which), self.on_host[which]
+        positions = torch.arange(len(rows)) if of is None else of
+        drawn = (host[positions], put(positions, rows.device))
+        for known, index in zip(*(each.split(EVALUATION_BATCH) for each in drawn), strict=True):
+            yield Batch(self.pool, rows[index], index, host=known)

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from pfl_bench.base import seeds
 from pfl_bench.config import RunConfig
+from pfl_bench.device import exact, fetched
 from pfl_bench.engine.batches import Batch, Shard
 from pfl_bench.engine.trees import Tree
 from pfl_bench.models import Model, Network
@@ -187,9 +188,16 @@ class Client:
         return self._steps
 
     @property
-    def train_loss(self) -> float | None:
-        """The mean of what was reported; None if nothing was."""
-        return self._loss_sum.item() / self._steps if self._steps else None
+    def train_loss(self) -> Tensor | None:
+        """The mean of what was reported; None if nothing was. It stays on the device."""
+        if not self._steps:
+            return None
+        return self._loss_sum.to(exact(self._loss_sum.device)) / self._steps
+
+    def wait_for(self, value: Tensor) -> float:
+        """The number in a tensor. All work of the device that leads to it is waited for: a method
+        that asks in its local update says why (`Algorithm.waits`)."""
+        return float(fetched(value))
 
     @torch.no_grad()
     def collect(
@@ -226,13 +234,16 @@ class Client:
     def evaluate(
         self, predict: Callable[[Tensor], Tensor], which: str = "test", of: Tensor | None = None
     ) -> Score:
-        """Correct predictions and summed cross-entropy over a set, in inference mode."""
+        """Correct predictions and mean cross-entropy over a set, in inference mode."""
         self.net.train(False)
-        correct, loss, total = 0, 0.0, 0
+        device = self.net.vector.device
+        correct = torch.zeros((), dtype=torch.int64, device=device)
+        loss = torch.zeros((), dtype=exact(device), device=device)
+        total = 0
         for batch in self._evaluation_batches(which, of):
             logits = predict(batch.x)
-            correct += int((logits.argmax(1) == batch.y).sum())
-            loss += float(F.cross_entropy(logits, batch.y, reduction="sum"))
+            correct += (logits.argmax(1) == batch.y).sum()
+            loss += F.cross_entropy(logits, batch.y, reduction="sum")
             total += len(batch.y)
         return Score(correct, total, loss / total)
 
@@ -264,9 +275,12 @@ class HeavyBall:
 
 @dataclass(frozen=True)
 class Score:
-    correct: int
+    """Correct predictions of so many, and the mean loss: tensors on the device until the round has
+    ended, then numbers."""
+
+    correct: Any
     total: int
-    loss: float
+    loss: Any
 
 
 @dataclass(frozen=True)

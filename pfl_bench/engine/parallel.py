@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -14,7 +14,7 @@ IN_FLIGHT = 2 * GROUP
 
 
 def in_order(
-    pool: ThreadPoolExecutor,
+    pool: Executor,
     job: Callable[[int], T],
     indices: Sequence[int],
     cost: Callable[[int], int],

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from pfl_bench.base import seeds
+from pfl_bench.device import fetched
 from pfl_bench.engine.client import Task
 from pfl_bench.engine.trees import Tree
 from pfl_bench.models import Network
@@ -60,8 +60,14 @@ class Server:
         """The same for numpy, whose numbers are others."""
         return seeds.numpy_generator(self.task.config.seed, purpose, self.round, *of)
 
+    def wait_for(self, tree: Any) -> Any:
+        """`tree` with numbers in the place of its tensors. The device is waited for, so ask for all
+        that is needed at once, after the last upload."""
+        return fetched(tree)
+
     def record(self, series: str, value: Any) -> None:
-        """The round's value of a recordable series, kept where a user asks for it."""
+        """The round's value of a recordable series, kept where a user asks for it: numbers, or a
+        tensor, which the device need not have computed yet."""
         if self._recorded is None:
             raise RuntimeError(f"{series!r} can only be recorded while uploads are aggregated")
-        self._recorded[series] = value.tolist() if isinstance(value, Tensor) else value
+        self._recorded[series] = value

@@ -12,7 +12,6 @@ import dataclasses
 import math
 import threading
 from collections.abc import Iterable, Iterator, Sequence, Set
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -21,6 +20,7 @@ from torch import Tensor
 from pfl_bench.base import UserError, seeds
 from pfl_bench.config import RunConfig, resolve
 from pfl_bench.data import Dataset, Partition, roles_of
+from pfl_bench.device import WorkerPool, fetched, make_repeatable
 from pfl_bench.engine.algorithm import Algorithm, Upload
 from pfl_bench.engine.batches import Pool, Shard
 from pfl_bench.engine.client import Client, ClientState, Message, Score, Scores, Task
@@ -29,7 +29,7 @@ from pfl_bench.engine.parallel import in_order
 from pfl_bench.engine.server import Server, Spread
 from pfl_bench.engine.snapshot import Snapshot, misfit
 from pfl_bench.engine.timing import RoundWatch
-from pfl_bench.engine.totals import CONVERGENCE, RoundTotals, Trained
+from pfl_bench.engine.totals import CONVERGENCE, Heard, Rated, RoundTotals, Trained
 from pfl_bench.engine.trees import flatten
 from pfl_bench.engine.workspaces import Workspaces
 from pfl_bench.models import Network, build_model, inputs_of, useful_workers
@@ -55,6 +55,7 @@ class Simulator:
     ):
         self.config = config
         self.device = torch.device(device)
+        make_repeatable(self.device)
         self.workers = useful_workers(config.model, workers)
         self.diverged: str | None = None
         self.remark = dataset.remark
@@ -103,9 +104,6 @@ class Simulator:
         """Build the workspaces and the state before the first round."""
         # One thread per operation, always: how a sum is split over threads changes its last bits.
         torch.set_num_threads(1)
-        if self.device.type == "cuda":
-            torch.backends.cudnn.deterministic = True
-            torch.backends.cudnn.allow_tf32 = False
         self.workspaces = Workspaces(self.algorithm, self.workers, self.device)
         start = self.workspaces.start()
         self._fresh_state = self.algorithm.client_state(start)
@@ -133,7 +131,7 @@ class Simulator:
                 raise DamagedError(problem)
         if joined is not None and self._fresh_state and found.clients.keys() != joined:
             raise DamagedError("its clients are not those that have trained")
-        own_stats = set() if self.workspaces.averaged.all() else joined
+        own_stats = set() if self.workspaces.averages_all else joined
         if own_stats is not None and found.stats.keys() != own_stats:
             raise DamagedError("its batch-norm statistics are not of the clients that have trained")
         for state in (found.server, *found.clients.values()):
@@ -145,7 +143,7 @@ class Simulator:
 
     def rounds(self) -> Iterator[RoundRecord]:
         """Train until the last round, yielding a record after each."""
-        pool = ThreadPoolExecutor(self.workers, thread_name_prefix="client")
+        pool = WorkerPool(self.workers, self.device)
         try:
             while self.snapshot.round < self.config.rounds and self.diverged is None:
                 yield self._round(pool, self.snapshot.round + 1)
@@ -155,7 +153,7 @@ class Simulator:
 
     # --- one round ----------------------------------------------------------------------------
 
-    def _round(self, pool: ThreadPoolExecutor, round: int) -> RoundRecord:
+    def _round(self, pool: WorkerPool, round: int) -> RoundRecord:
         watch = RoundWatch(self.workers)
         totals = RoundTotals(self.snapshot)
         if round == 1 and type(self.algorithm).introduction is not Algorithm.introduction:
@@ -173,19 +171,39 @@ class Simulator:
             server = self.algorithm.aggregate(self.server(pool.map, recorded, joined), uploads)
             for _ in uploads:  # whom the aggregation passed over has trained all the same
                 pass
-        self.diverged = totals.defect and f"{totals.defect} in round {round}"
         self.snapshot = totals.snapshot(round, server)
-        scores = None
-        extras = totals.extras() | {k: v for k, v in recorded.items() if k in self.config.record}
-        if self._is_evaluated(round) and not self.diverged:
+        asked = {k: v for k, v in recorded.items() if k in self.config.record}
+        rated = None
+        if self._is_evaluated(round) and not self._is_known_to_diverge(totals):
             wanted = [name for name in self.algorithm.recordable if name not in recorded]
-            scores, series = self._evaluate(pool, round, totals.scores, wanted, watch)
-            extras |= series
+            rated = self._evaluate(pool, round, totals.scores, wanted, watch)
+        return self._record(round, joined, totals, fetched((totals.heard, asked, rated)), watch)
+
+    def _is_known_to_diverge(self, totals: RoundTotals) -> bool:
+        """Whether the round has gone wrong before it is evaluated: asked where it costs no wait."""
+        return self.device.type == "cpu" and any(one.defect for one in fetched(totals.heard))
+
+    def _record(
+        self,
+        round: int,
+        joined: list[int],
+        totals: RoundTotals,
+        told: tuple[list[Heard], dict[str, Any], Rated | None],
+        watch: RoundWatch,
+    ) -> RoundRecord:
+        """The round as it is kept, from what the device has told at its end."""
+        heard, asked, rated = told
+        totals.settle(heard)
+        self.diverged = totals.defect and f"{totals.defect} in round {round}"
+        extras, scores = totals.extras() | asked, None
+        if rated is not None and not self.diverged:
+            scores = rated.scores
+            extras |= rated.series
             self.diverged = _defect(scores, round)
             if self.config.validation:
                 extras[VALIDATION] = counts(s.validation for s in scores)
             if self.newcomers:
-                extras[NEWCOMERS] = counts(self._adapted(pool, round, watch))
+                extras[NEWCOMERS] = counts(rated.newcomers)
         return RoundRecord(
             round=round,
             joined=joined,
@@ -201,7 +219,7 @@ class Simulator:
             seconds=watch.split(),
         )
 
-    def _begin(self, pool: ThreadPoolExecutor, totals: RoundTotals) -> None:
+    def _begin(self, pool: WorkerPool, totals: RoundTotals) -> None:
         """All clients introduce themselves; what is sent for it counts into the first round."""
         total = sum(self.task.train_sizes)
 
@@ -232,7 +250,7 @@ class Simulator:
         """The job of one joined client, on a worker."""
         with self.client(index, round) as client:
             received = self.download(index)
-            convergence: dict[str, tuple[float, Score]] | None = None
+            convergence: dict[str, tuple[Tensor, Score]] | None = None
             if CONVERGENCE in self.config.record:
                 with watch.measure("evaluation"):
                     self.algorithm.scored(client, received)
@@ -252,7 +270,7 @@ class Simulator:
             return Trained(
                 Upload(index, weight, message),
                 dict(client.state),
-                None if self.workspaces.averaged.all() else stats,
+                None if self.workspaces.averages_all else stats,
                 stats[self.workspaces.averaged] if self.snapshot.server_stats is not None else None,
                 received,
                 client.train_loss,
@@ -262,14 +280,14 @@ class Simulator:
 
     def _evaluate(
         self,
-        pool: ThreadPoolExecutor,
+        pool: WorkerPool,
         round: int,
         known: dict[int, Scores],
         recordable: Sequence[str],
         watch: RoundWatch,
-    ) -> tuple[list[Scores], dict[str, Any]]:
-        """The scored model of every client on its test set (and on what it holds back), and the
-        series asked for."""
+    ) -> Rated:
+        """The scored model of every client on its test set (and on what it holds back), the series
+        asked for, and the clients that never join."""
         series = [name for name in self.config.record if name in recordable]
 
         def job(index: int) -> tuple[Scores, list[Any]]:
@@ -284,9 +302,10 @@ class Simulator:
         everyone = range(self.task.clients)
         results = list(in_order(pool, job, everyone, cost=lambda i: len(self.shards[i].test)))
         values = {name: [row[k] for _, row in results] for k, name in enumerate(series)}
-        return [scores for scores, _ in results], values
+        newcomers = self._adapted(pool, round, watch) if self.newcomers else []
+        return Rated([scores for scores, _ in results], values, newcomers)
 
-    def _adapted(self, pool: ThreadPoolExecutor, round: int, watch: RoundWatch) -> list[Score]:
+    def _adapted(self, pool: WorkerPool, round: int, watch: RoundWatch) -> list[Score]:
         """The clients that never join, each after it has adapted. Nothing of it is kept, and what
         they receive is not counted as traffic."""
 
@@ -338,7 +357,7 @@ class Simulator:
         """The model in the workspace on one of the client's sets."""
         return client.evaluate(lambda x: self.algorithm.predict(client, x), which)
 
-    def _losses(self, client: Client) -> tuple[float, Score]:
+    def _losses(self, client: Client) -> tuple[Tensor, Score]:
         """Mean training loss and test score of the model in the workspace."""
         return self._score(client, "train").loss, self._score(client)
 

@@ -1,12 +1,13 @@
 """A round's jobs added up: traffic, losses, kept states, defects.
 
-Each client's result passes through here on its way to the aggregation and is then gone.
+Each client's result passes through here on its way to the aggregation and is then gone. Values that
+only the device knows are told at the round's end.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,9 +35,9 @@ class Trained:
     sent_stats: Tensor | None
     """Those that are averaged; as many came down with the message."""
     received: Message
-    train_loss: float | None
+    train_loss: Tensor | None
     scores: Scores | None
-    convergence: dict[str, tuple[float, Score]] | None
+    convergence: dict[str, tuple[Tensor, Score]] | None
 
     @property
     def sent(self) -> Message:
@@ -52,17 +53,44 @@ class Trained:
     def _stats_sent(self) -> Message:
         return {} if self.sent_stats is None else {"batch-norm statistics": self.sent_stats}
 
+
+@dataclass(frozen=True)
+class Heard:
+    """What the device knows of one client's part in the round; numbers once it has told."""
+
+    client: int
+    weight: float
+    loss: Any
+    is_finite: list[Any]
+    """Of each tensor sent."""
+    is_introduction: bool = False
+    convergence: Any = None
+
     @property
     def defect(self) -> str | None:
-        if self.train_loss is not None and not math.isfinite(self.train_loss):
-            return f"the training loss of client {self.upload.client} is {self.train_loss}"
-        if not all(map(_is_finite, leaves(self.sent))):
-            return f"the upload of client {self.upload.client} holds values that are not finite"
-        return None
+        if self.loss is not None and not math.isfinite(self.loss):
+            return f"the training loss of client {self.client} is {self.loss}"
+        if all(self.is_finite):
+            return None
+        if self.is_introduction:
+            return f"the introduction of client {self.client} is not finite"
+        return f"the upload of client {self.client} holds values that are not finite"
+
+
+@dataclass(frozen=True)
+class Rated:
+    """What a round's evaluation gives."""
+
+    scores: list[Scores]
+    series: dict[str, list[Any]]
+    newcomers: list[Score]
 
 
 class RoundTotals:
-    """Gathers a round's uploads as they pass by on their way to the aggregation."""
+    """Gathers a round's uploads as they pass by on their way to the aggregation.
+
+    `heard` waits for the device; when its values are known, `settle` makes the rest of them.
+    """
 
     def __init__(self, before: Snapshot):
         self._before = before
@@ -72,8 +100,8 @@ class RoundTotals:
         self.defect: str | None = None
         self.train_loss: float | None = None
         self.bytes_up = self.bytes_down = self.parameters_up = self.parameters_down = 0
+        self.heard: list[Heard] = []
         self._mean_stats: Tensor | None = None
-        self._convergence: list[tuple[float, dict[str, tuple[float, Score]]]] = []
 
     def uploads(self, trained: Iterator[Trained]) -> Iterator[Upload]:
         for one in trained:
@@ -84,10 +112,8 @@ class RoundTotals:
         """What clients say before the first round, and what they received for it."""
         for upload, received in told:
             self._count_traffic(upload.message, received)
-            if not all(map(_is_finite, leaves(upload.message))):
-                self.defect = (
-                    self.defect or f"the introduction of client {upload.client} is not finite"
-                )
+            finite = _finite(upload.message)
+            self.heard.append(Heard(upload.client, upload.weight, None, finite, True))
             yield upload
 
     def _count_traffic(self, sent: Message, got: Message) -> None:
@@ -99,15 +125,13 @@ class RoundTotals:
     def _count(self, one: Trained) -> None:
         index, weight = one.upload.client, one.upload.weight
         self._count_traffic(one.sent, one.got)
-        if one.train_loss is not None:
-            self.train_loss = (self.train_loss or 0.0) + weight * one.train_loss
-        self.defect = self.defect or one.defect
+        self.heard.append(
+            Heard(index, weight, one.train_loss, _finite(one.sent), convergence=one.convergence)
+        )
         if one.state:
             self.clients[index] = one.state
         if one.scores is not None:
             self.scores[index] = one.scores
-        if one.convergence is not None:
-            self._convergence.append((weight, one.convergence))
         if one.stats is not None:
             self.stats[index] = one.stats
         if one.sent_stats is not None:
@@ -120,13 +144,22 @@ class RoundTotals:
         stats = self._before.server_stats if self._mean_stats is None else self._mean_stats
         return Snapshot(round, server, self.clients, self.stats, stats)
 
+    def settle(self, heard: Sequence[Heard]) -> None:
+        """Add up what the device has told, in the order of the clients."""
+        self.heard = list(heard)
+        for one in heard:
+            if one.loss is not None:
+                self.train_loss = (self.train_loss or 0.0) + one.weight * one.loss
+            self.defect = self.defect or one.defect
+
     def extras(self) -> dict[str, Any]:
         """The convergence series: losses weighted by samples, accuracy over the joined clients."""
-        if not self._convergence:
+        known = [one for one in self.heard if one.convergence is not None]
+        if not known:
             return {}
         series = {}
         for when in ("before", "after"):
-            rows = [(weight, *values[when]) for weight, values in self._convergence]
+            rows = [(one.weight, *one.convergence[when]) for one in known]
             series[when] = {
                 "train_loss": sum(weight * loss for weight, loss, _ in rows),
                 "accuracy": sum(s.correct for *_, s in rows) / sum(s.total for *_, s in rows),
@@ -134,8 +167,9 @@ class RoundTotals:
         return {CONVERGENCE: series}
 
 
-def _is_finite(value: Tensor) -> bool:
-    return not value.is_floating_point() or bool(torch.isfinite(value.sum()))
+def _finite(message: Message) -> list[Tensor]:
+    """Whether each tensor of a message is finite, as the device knows it."""
+    return [torch.isfinite(value.sum()) for value in leaves(message) if value.is_floating_point()]
 
 
 def _bytes(message: Message) -> int:

@@ -11,9 +11,11 @@ import math
 import queue
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 
+from pfl_bench.device import handed_over, taken_over
 from pfl_bench.engine.algorithm import Algorithm, Start, build_network, initial_values
 from pfl_bench.engine.snapshot import Snapshot
 from pfl_bench.models import Network, seeded
@@ -25,15 +27,17 @@ class Workspaces:
     def __init__(self, algorithm: Algorithm, workers: int, device: torch.device):
         self._algorithm, self._device = algorithm, device
         self._building = threading.Lock()
-        self._free: queue.SimpleQueue[Network] = queue.SimpleQueue()
-        self._servers_own: list[Network] = []
+        self._free: queue.SimpleQueue[tuple[Network, Any]] = queue.SimpleQueue()
+        self._servers_own: list[tuple[Network, Any]] = []
         nets = [self.build() for _ in range(workers)]
         for net in nets:
-            self._free.put(net)
+            self._free.put((net, handed_over(device)))
         self.sizes = {part: nets[0][part].numel() for part in nets[0].parts}
         self.fresh_stats = nets[0].stats.clone()
-        self.averaged = nets[0].statistics_mask(self._averaged_parts(nets[0]))
-        """Which of the batch-norm statistics are sent and averaged like parameters."""
+        averaged = nets[0].statistics_mask(self._averaged_parts(nets[0]))
+        self.averages_all = bool(averaged.all())
+        self.averaged = averaged.nonzero().flatten().to(device)
+        """The batch-norm statistics that are sent and averaged like parameters, by their places."""
 
     def build(self) -> Network:
         seed = self._algorithm.task.config.seed
@@ -52,29 +56,32 @@ class Workspaces:
     @property
     def fresh_average(self) -> torch.Tensor | None:
         """The server's batch-norm statistics before the first round, where it has any."""
-        return self.fresh_stats[self.averaged] if self.averaged.any() else None
+        return self.fresh_stats[self.averaged] if len(self.averaged) else None
 
     @contextlib.contextmanager
     def of_client(self, index: int, snapshot: Snapshot) -> Iterator[Network]:
         """A free workspace, with the client's batch-norm statistics."""
-        net = self._free.get()
+        net, event = self._free.get()
         try:
+            taken_over(event, self._device)
             self.load_stats(net, index, snapshot)
             yield net
         finally:
-            self._free.put(net)
+            self._free.put((net, handed_over(self._device)))
 
     @contextlib.contextmanager
     def of_server(self, snapshot: Snapshot) -> Iterator[Network]:
         """A network beside those of the workers, who may all be waiting for the server."""
         with self._building:
-            net = self._servers_own.pop() if self._servers_own else self.build()
+            own = self._servers_own.pop() if self._servers_own else (self.build(), None)
+        net, event = own
+        taken_over(event, self._device)
         self.load_stats(net, None, snapshot)
         net.vector.fill_(math.nan)
         try:
             yield net
         finally:
-            self._servers_own.append(net)
+            self._servers_own.append((net, handed_over(self._device)))
 
     def load_stats(self, net: Network, index: int | None, snapshot: Snapshot) -> None:
         """Batch-norm statistics: the client's own, or the server's average where that is chosen."""

@@ -73,7 +73,8 @@ class WordMean(nn.EmbeddingBag):
     """The mean of word vectors over the `length` positions of a text, however many are given.
 
     Word 0 is the padding, whose vector counts for nothing and never changes. The gradient is
-    sparse: a batch names a few hundred rows, and plain SGD changes no other.
+    sparse: a batch names a few hundred rows, and plain SGD changes no other. On a card a gradient
+    that is written down is dense, because adding a sparse one there has no fixed order.
     """
 
     _calls: list[Call] | None = None
@@ -84,7 +85,9 @@ class WordMean(nn.EmbeddingBag):
 
     def forward(self, tokens: Tensor) -> Tensor:  # type: ignore[override]
         if self._calls is None or not torch.is_grad_enabled():
-            return super().forward(tokens) / self.length
+            is_sparse = self.weight.device.type == "cpu"
+            y = F.embedding_bag(tokens, self.weight, mode="sum", sparse=is_sparse, padding_idx=0)
+            return y / self.length
         weight = self.weight.detach()
         y = F.embedding_bag(tokens, weight, mode="sum", padding_idx=0).div_(self.length)
         y.requires_grad_()
@@ -93,11 +96,14 @@ class WordMean(nn.EmbeddingBag):
 
     def _add(self, gradient: Tensor, tokens: Tensor, factor: float) -> None:
         rows = gradient[:, None].expand(*tokens.shape, -1).reshape(tokens.numel(), -1)
-        sparse = torch.sparse_coo_tensor(
-            tokens.reshape(1, -1), rows, self.weight.shape, check_invariants=False
-        )
         padding = self.weight[0].clone()
-        self.weight.add_(sparse, alpha=factor / self.length)
+        if self.weight.device.type == "cpu":
+            sparse = torch.sparse_coo_tensor(
+                tokens.reshape(1, -1), rows, self.weight.shape, check_invariants=False
+            )
+            self.weight.add_(sparse, alpha=factor / self.length)
+        else:
+            self.weight.index_add_(0, tokens.reshape(-1), rows, alpha=factor / self.length)
         self.weight[0] = padding
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -20,11 +22,16 @@ def mmd(x: Tensor, y: Tensor) -> Tensor:
     norms = gram.diagonal()
     # Rounding can leave a tiny negative distance between equal rows.
     squared = (norms[:, None] + norms[None, :] - 2 * gram).clamp_min(0)
-    scales = torch.tensor(MMD_WIDTHS, dtype=z.dtype, device=z.device).mul_(-2)
-    kernel = torch.exp(squared / scales[:, None, None]).sum(0)
+    kernel = torch.exp(squared / _scales(z.dtype, z.device)).sum(0)
     s = z.new_full((len(z),), 1 / len(x))
     s[len(x) :] = -1 / len(y)
     return s @ kernel @ s
+
+
+@cache
+def _scales(dtype: torch.dtype, device: torch.device) -> Tensor:
+    """−2a for each width, to divide a matrix by."""
+    return torch.tensor(MMD_WIDTHS, dtype=dtype, device=device).mul_(-2)[:, None, None]
 
 
 def rows_by_class(table: Tensor, y: Tensor) -> Tensor:

@@ -72,15 +72,14 @@ class Network:
                 norm.track_running_stats = True
 
     def statistics_mask(self, parts: Iterable[str]) -> Tensor:
-        """Which elements of `stats` belong to the given parts."""
+        """Which elements of `stats` belong to the given parts, on the host."""
         wanted = set(parts)
         chosen = [
             torch.full((buffer.numel(),), name in wanted)
             for name, module in self.parts.items()
             for _, _, buffer in _float_buffers([module])
         ]
-        mask = torch.cat(chosen) if chosen else torch.zeros(0, dtype=torch.bool)
-        return mask.to(self.stats.device)
+        return torch.cat(chosen) if chosen else torch.zeros(0, dtype=torch.bool)
 
     def load(self, values: Mapping[str, Tensor]) -> None:
         """Copy vectors into the parts of the same names."""

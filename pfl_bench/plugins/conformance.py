@@ -26,7 +26,7 @@ from torch import Tensor
 
 from pfl_bench.base import UserError, shown
 from pfl_bench.config import Knob, RunConfig, knobs, resolve
-from pfl_bench.engine import CONVERGENCE, Algorithm, Client, Message, leaves
+from pfl_bench.engine import CONVERGENCE, Algorithm, Client, Message, Server, leaves
 from pfl_bench.plugins.registry import load_algorithm
 from pfl_bench.plugins.testing import (
     toy_algorithm,
@@ -37,6 +37,7 @@ from pfl_bench.plugins.testing import (
     toy_roles,
     toy_run,
     toy_simulator,
+    toy_text,
 )
 from pfl_bench.store import NEWCOMERS, VALIDATION, RoundRecord, same_result, to_json
 
@@ -56,6 +57,11 @@ _UNDECLARED = (
 _RANDOM = "a draw without a generator; use client.generator(purpose)"
 _PLANNED = "task.config.rounds is looked at; then say plans_rounds = True"
 _OBSERVED = "a hook that recording also calls changes a state or draws random numbers"
+_WAITS = (
+    "a value of a tensor is asked for (.item(), float(), bool(), .tolist(), a mask as an index) or "
+    "a tensor was made on the processor; make it with put() or of another one, and say with "
+    "client.wait_for() and `waits` where it cannot stay there"
+)
 _WORKSPACE = "client.net is read before what was received is loaded into it"
 
 
@@ -142,6 +148,32 @@ class AlgorithmConformance:
         recorded = toy_run(replace(self._partly_joined(algo), record=(CONVERGENCE,)))
         plain = [replace(record, extras={}) for record in recorded]
         assert_same(reference, plain, usual_cause=_OBSERVED)
+
+    # --- a card is not waited for -------------------------------------------------------------
+
+    @pytest.mark.parametrize("model", ["cnn_small", "fasttext"])
+    def test_no_client_waits_for_a_value_of_the_device(
+        self, algo: str, model: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """On the meta device, which has shapes and no values, asking for one is an error, and so is
+        computing with a tensor that is not there."""
+        config = self._config(
+            algo, model=model, rounds=3, joining_ratio=(0.5, 1.0), batch_size=4, validation=0.2,
+            record=(CONVERGENCE, *load_algorithm(algo).recordable),
+        )  # fmt: skip
+        dataset = toy_text() if model == "fasttext" else toy_dataset()
+        simulator = toy_simulator(config, dataset, device="meta")
+        asked = _count_calls(monkeypatch, Client, "wait_for")
+        settled = _count_calls(monkeypatch, Server, "wait_for")
+        try:
+            records = list(simulator.rounds())
+        except (NotImplementedError, RuntimeError) as error:
+            pytest.fail(f"{error}; the usual cause: {_WAITS}")
+        assert len(records) == config.rounds
+        assert not asked or simulator.algorithm.waits, (
+            f"a client waits; say why in {algo}'s `waits`"
+        )
+        assert len(settled) <= config.rounds, "the server waits more than once a round"
 
     # --- what is sent and kept ----------------------------------------------------------------
 
@@ -344,6 +376,18 @@ def _global_states() -> dict[str, Any]:
         "numpy": (numpy["state"]["key"].tolist(), numpy["state"]["pos"], numpy["has_gauss"]),
         "random": random.getstate(),
     }
+
+
+def _count_calls(monkeypatch: pytest.MonkeyPatch, kind: type, method: str) -> list[Any]:
+    """What a method is called with from now on."""
+    calls, original = [], getattr(kind, method)
+
+    def counted(self: Any, value: Any) -> Any:
+        calls.append(value)
+        return original(self, value)
+
+    monkeypatch.setattr(kind, method, counted)
+    return calls
 
 
 @contextlib.contextmanager

@@ -111,11 +111,12 @@ def toy_simulator(
     dataset: Dataset | None = None,
     workers: int = 1,
     partition: Partition | None = None,
+    device: str = "cpu",
 ) -> Simulator:
     dataset = dataset or toy_dataset()
     partition = partition or toy_partition(config, dataset)
     kind = load_algorithm(config.algo)
-    simulator = Simulator(kind, config, dataset, partition, workers=workers)
+    simulator = Simulator(kind, config, dataset, partition, workers=workers, device=device)
     simulator.prepare()
     return simulator
 

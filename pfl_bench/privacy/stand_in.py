@@ -114,6 +114,7 @@ class _Imagined(OneBatch):
     def __init__(self, x: Tensor, y: Tensor, samples: int, classes: int):
         self.pool = cast(Pool, _Images(x, y))
         self.train = self.test = self.validation = torch.arange(samples, device=x.device) % len(x)
+        self.on_host = dict.fromkeys(("train", "test", "validation"), self.train.cpu())
         self.classes = classes
         index = torch.arange(len(x), device=x.device)
         self.batch = Batch(self.pool, index, index)
@@ -129,7 +130,11 @@ class _Images:
     def __init__(self, x: Tensor, y: Tensor):
         self.x, self.y = x, y
 
-    def inputs(self, rows: Tensor) -> Tensor:
+    @property
+    def labels(self) -> Tensor:
+        return self.y.cpu()
+
+    def inputs(self, rows: Tensor, host_rows: Tensor | None = None) -> Tensor:
         return self.x[rows]
 
 

@@ -414,7 +414,7 @@ class HighestLoss(FedAvg):
         return server.state["losses"].argsort(descending=True, stable=True)[: len(drawn)].tolist()
 
     def upload(self, client: Client) -> Message:
-        return {**super().upload(client), "loss": torch.tensor(client.train_loss)}
+        return {**super().upload(client), "loss": client.train_loss}
 
     def aggregate(self, server: Server, uploads: Iterator[Upload]) -> ServerState:
         losses, everyone = server.state["losses"].clone(), list(uploads)

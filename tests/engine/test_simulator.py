@@ -474,7 +474,8 @@ def test_statistics_of_personal_parts_stay_on_the_clients_when_others_are_averag
     assert found == averaged
     assert "stats" not in snapshot.server
     if averaged < whole:
-        own = ~simulator.workspaces.averaged
+        own = torch.ones(whole, dtype=torch.bool)
+        own[simulator.workspaces.averaged] = False
         assert not torch.equal(snapshot.stats[0][own], snapshot.stats[1][own])
 
 

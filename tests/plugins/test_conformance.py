@@ -210,6 +210,45 @@ def test_scoring_that_leaves_a_trace_in_training_is_noticed(tmp_path: Path) -> N
         CONFORMANCE.test_recording_the_convergence_changes_nothing_else(algo, reference)
 
 
+@pytest.mark.parametrize(
+    "question",
+    ["loss.item()", "float(loss)", "bool(loss > 0)", "batch.y.tolist()", "loss.cpu()",
+     "batch.x[batch.y > 0]", "loss + torch.ones(3)"],
+)  # fmt: skip
+def test_asking_the_device_for_a_value_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, question: str
+) -> None:
+    algo = plugin(
+        tmp_path,
+        "rogue_asking",
+        f"""
+        def loss(self, client, batch):
+            loss = super().loss(client, batch)
+            {question}
+            return loss
+        """,
+    )
+    with pytest.raises(pytest.fail.Exception, match="the usual cause: a value of a tensor"):
+        CONFORMANCE.test_no_client_waits_for_a_value_of_the_device(algo, "cnn_small", monkeypatch)
+
+
+def test_waiting_without_saying_why_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    algo = plugin(
+        tmp_path,
+        "rogue_waiting",
+        """
+        def loss(self, client, batch):
+            loss = super().loss(client, batch)
+            client.wait_for(loss)
+            return loss
+        """,
+    )
+    with pytest.raises(AssertionError, match="a client waits; say why"):
+        CONFORMANCE.test_no_client_waits_for_a_value_of_the_device(algo, "cnn_small", monkeypatch)
+
+
 def test_a_default_that_switches_the_method_off_is_noticed(tmp_path: Path) -> None:
     path = tmp_path / "rogue_default.py"
     path.write_text(
