@@ -35,6 +35,9 @@ class FedRep(Algorithm):
         "ICML 2021"
     )
     scored_model = "the shared extractor as received with the client's own head"
+    more_work = (
+        "trains the head alone for {head_epochs} epochs before the local epochs of all methods"
+    )
     Hyper = Hyper
     shared = ("extractor",)
     personal = ("head",)

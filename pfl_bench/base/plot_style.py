@@ -126,8 +126,13 @@ def picture_format(path: Path) -> str:
     return kind
 
 
-def save(figure: Figure, *paths: Path, dpi: int = 150, tight: bool = False) -> None:
-    """Write one figure to each path in the format of its suffix; `tight` cuts off its margins."""
+def save(
+    figure: Figure, *paths: Path, dpi: int = 150, tight: bool = False, titled: bool = True
+) -> None:
+    """Write one figure to each path in the format of its suffix; `tight` cuts off its margins. Not
+    `titled`, it leaves what its title says to the caption of a paper."""
+    if not titled:
+        figure.suptitle("")
     for path in paths:
         kind = picture_format(path)
         try:

@@ -95,6 +95,9 @@ _output = _together(
         "--width", type=click.Choice(list(WIDTHS)),
         help="Of a two-column paper (default: as the figure needs).",
     ),
+    click.option(
+        "--no-title", "untitled", is_flag=True, help="Leave what the title says to your caption."
+    ),
 )  # fmt: skip
 _running = _together(
     click.option(
@@ -116,7 +119,7 @@ def _asked(options: dict[str, Any], are_averaged: bool = False) -> tuple[Wanted,
     """What to draw from and where to put it, all checked before anything runs."""
     from pfl_bench.cli.shared import read
 
-    files = Files(options.pop("out"), options.pop("formats"), options.pop("width"))
+    files = Files.asked(options)
     how = {name: options.pop(name) for name in _HOW if name in options}
     return read(options, are_averaged=are_averaged, **how), files
 
@@ -297,7 +300,7 @@ def _of_table(command: Command) -> Command:
 def _drawn_from_table(name: str, draw: Callable[..., Figure], options: dict[str, Any]) -> None:
     from pfl_bench.cli.table import stored_plan
 
-    files = Files(options.pop("out"), options.pop("formats"), options.pop("width"))
+    files = Files.asked(options)
     plan = stored_plan(**options)
     stem = f"{name}-{plan.spec.stem}-{plan.profile.name}"
     files.write(stem, lambda: draw(plan, files.width or PAGE))
@@ -338,10 +341,11 @@ class Files:
     """Where a figure goes, one file or a folder and several formats, and how wide it is; None
     leaves that to the figure."""
 
-    def __init__(self, out: str, formats: str | None, width: str | None):
+    def __init__(self, out: str, formats: str | None, width: str | None, untitled: bool = False):
         from pfl_bench.base import picture_format
 
         self.width = None if width is None else WIDTHS[width]
+        self._titled = not untitled
         self._path = user_path(out)
         # A name with a suffix is a file's, unless there is such a folder or the user says so.
         is_folder = not self._path.suffix or self._path.is_dir() or out.endswith(("/", "\\"))
@@ -352,12 +356,17 @@ class Files:
             if formats is not None and self._formats != [kind]:
                 raise UserError(f"--format {formats} contradicts --out {out}")
 
+    @classmethod
+    def asked(cls, options: dict[str, Any]) -> Files:
+        """As the flags say, which are taken out of the options."""
+        return cls(*(options.pop(name) for name in ("out", "formats", "width", "untitled")))
+
     def write(self, name: str, draw: Callable[[], Figure]) -> None:
         from pfl_bench.base import plot_style
 
         paths = [self._file] if self._file else [self._path / f"{name}.{f}" for f in self._formats]
         with plot_style.drawing(name, plot_style.PAPER):
-            plot_style.save(draw(), *paths, dpi=plot_style.PRINT_DPI)
+            plot_style.save(draw(), *paths, dpi=plot_style.PRINT_DPI, titled=self._titled)
         for path in paths:
             click.echo(f"wrote {path}")
 

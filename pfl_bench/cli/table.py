@@ -18,7 +18,7 @@ from pfl_bench.reporting.tables import TableSpec, load_table, table_names
 
 if TYPE_CHECKING:
     from pfl_bench.execution import Execution
-    from pfl_bench.reporting.tables import Place, TablePlan
+    from pfl_bench.reporting.tables import Look, Place, TablePlan
     from pfl_bench.store import Store
 
 FAILED = 1
@@ -63,6 +63,13 @@ FAILED = 1
     help="With --out, also the accuracy of every cell over the iterations, a picture for each "
     "column (or row, if its cells compete).",
 )  # fmt: skip
+@click.option(
+    "--no-title",
+    "untitled",
+    is_flag=True,
+    help="With --out, pictures without a title, for a paper that has a caption.",
+)
+@click.option("--with-std", is_flag=True, help="With --out, ± std in the cells of the heat map.")
 @running_options("keep_model", "track", "tensorboard", "plugins")
 @click.option(
     "--attack", "attack", multiple=True, metavar="NAME=VALUE",
@@ -93,6 +100,8 @@ def table(
     data_dir: str | None,
     out: str | None,
     curves: bool,
+    untitled: bool,
+    with_std: bool,
     keep_model: bool,
     track: tuple[str, ...],
     tensorboard: str | None,
@@ -113,10 +122,14 @@ def table(
     from pfl_bench.cli.views import watch_filling
     from pfl_bench.reporting import ReadStore
     from pfl_bench.reporting.figures import tablecurves
-    from pfl_bench.reporting.tables import known_to, plan_table
+    from pfl_bench.reporting.tables import Look, known_to, plan_table
 
     if dry_run + render_only + watch > 1:
         raise UserError("--dry-run, --render-only and --watch exclude each other")
+    if (untitled or with_std) and out is None:
+        raise UserError(
+            "--no-title and --with-std are for the pictures of --out, and there is none"
+        )
     if curves and out is None:
         raise UserError("--curves are written to the folder of --out, and there is none")
     options = execution(
@@ -163,9 +176,10 @@ def table(
         store.tidy()
         plan, failures = _run(plan, store, options)
     plan = replace(plan, remarks=store.remarks())
-    _render(plan, out, curves)
+    look = Look(titled=not untitled, with_std=with_std)
+    _render(plan, out, look, curves)
     for other in others:
-        _render(plan.retold(other), out)
+        _render(plan.retold(other), out, look)
     if failures:
         click.echo(f"{len(failures)} run(s) failed:", err=True)
         for failure in failures:
@@ -376,7 +390,7 @@ def _run(plan: TablePlan, store: Store, options: Execution) -> tuple[TablePlan, 
     return plan, [f"{label(runs[name])}: {error}" for name, error in errors.items()]
 
 
-def _render(plan: TablePlan, out: str | None, curves: bool = False) -> None:
+def _render(plan: TablePlan, out: str | None, look: Look, curves: bool = False) -> None:
     from pfl_bench.reporting.figures import tablecurves
     from pfl_bench.reporting.tables import lay_out, to_terminal, write_all
 
@@ -384,8 +398,8 @@ def _render(plan: TablePlan, out: str | None, curves: bool = False) -> None:
     to_terminal(content)
     if out is None:
         return
-    written = write_all(content, folder := user_path(out))
+    written = write_all(content, folder := user_path(out), look)
     if curves:
-        written += tablecurves.save(plan, folder)
+        written += tablecurves.save(plan, folder, look.titled)
     for path in written:
         click.echo(f"wrote {path}", err=True)

@@ -60,6 +60,9 @@ class Algorithm:
     """"paper" for what the tables of the paper compare; lists show it first."""
     scored_model: ClassVar[str] = "the global model as received"
     """Which model's test accuracy counts, in words."""
+    more_work: ClassVar[str] = ""
+    """What a client computes beyond the local epochs that all methods have, after the title, with
+    hyper-parameters in braces; a footnote of tables where it matters for their accuracy."""
 
     Hyper: ClassVar[type] = NoKnobs
     shared: tuple[str, ...] = ("extractor", "head")

@@ -7,7 +7,7 @@ that no data is needed here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,10 +74,10 @@ def best_record(run: StoredRun) -> RoundRecord | None:
     return best_round(run.records())
 
 
-def _risen_loss(run: StoredRun) -> tuple[float, float] | None:
+def _risen_loss(records: Sequence[RoundRecord]) -> tuple[float, float] | None:
     """The training loss of the first round and the mean over the last tenth of them, where that is
     clearly the larger: what one round has learnt is lost again."""
-    losses = [record.train_loss for record in run.records()]
+    losses = [record.train_loss for record in records]
     known = [loss for loss in losses if loss is not None]
     if len(known) < 2:
         return None
@@ -86,8 +86,9 @@ def _risen_loss(run: StoredRun) -> tuple[float, float] | None:
     return (first, last) if last > RISEN * first else None
 
 
-def advice(run: StoredRun) -> list[str]:
-    """What to know and try, a sentence each; nothing of a run that is flat and learnt something."""
+def advice(run: StoredRun, records: Sequence[RoundRecord] | None = None) -> list[str]:
+    """What to know and try, a sentence each; nothing of a run that is flat and learnt something.
+    Its records are read where they are not given."""
     last = run.end.last
     if run.status != "finished" or last is None:
         return []
@@ -98,7 +99,7 @@ def advice(run: StoredRun) -> list[str]:
             "it ends no better than always answering a client's most frequent class; try more "
             "rounds (--rounds) or another learning rate (--lr)"
         )
-    if (rose := _risen_loss(run)) is not None:
+    if (rose := _risen_loss(run.records() if records is None else records)) is not None:
         said.append(
             f"the training loss rose from {rose[0]:.3g} in the first round to {rose[1]:.3g} at the "
             f"end; try a smaller learning rate, as --lr {float(run.config['lr']) / 10:g}"

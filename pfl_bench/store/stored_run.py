@@ -85,7 +85,7 @@ class StoredRun:
             raise UserError(f"cannot read {self.path / RECORDS}: {error.strerror}") from error
         lines = data.split(b"\n")[:-1][: self.shown]
         digest = hashlib.sha256(b"".join(line + b"\n" for line in lines)).hexdigest()
-        if self.is_final and self.summary and digest == self.summary["records_sha256"]:
+        if self.is_final and digest == self.end.records_sha256:
             # A run is final if every one of these lines was found to be sound.
             return [RoundRecord.of_sound(line) for line in lines]
         return read_lines(data, self.shown)[0]

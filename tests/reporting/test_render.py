@@ -6,6 +6,7 @@ import csv
 import dataclasses
 import io
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,9 @@ from fakeplans import PROFILE, cell_plan, stored, stored_rounds, table_plan
 from rich.console import Console
 from toy import toy_config
 
+from pfl_bench.base import plot_style
 from pfl_bench.base.errors import UserError
+from pfl_bench.plugins.registry import method_facts
 from pfl_bench.reporting.tables import plot
 from pfl_bench.reporting.tables.caption import command, facts
 from pfl_bench.reporting.tables.content import lay_out, signed
@@ -66,7 +69,7 @@ def _csv(plan: TablePlan) -> dict[tuple[str, str], dict[str, str]]:
 
 def test_a_cell_is_mean_std_and_number_of_seeds() -> None:
     entry = lay_out(_plan()).entries["FedAvg", "N=10|50"]
-    assert entry.figure == "41.00 ± 1.41 (2)"  # the sample deviation of 40 and 42 is √2
+    assert entry.figure == "41.00 ± 1.41"  # the sample deviation of 40 and 42 is √2
 
 
 def test_data_that_are_not_as_published_are_told_in_every_caption() -> None:
@@ -177,8 +180,40 @@ def test_latex_escapes_what_latex_reads_as_commands() -> None:
     text = to_latex(lay_out(_plan(caption="50 % of λ & more_or_less {x}")))
     assert r"50 \% of $\lambda$ \& more\_or\_less \{x\}" in text
     assert r"$\beta$\_2" in text
-    assert "-{}-profile" in text and "--" not in text.partition(r"\toprule")[0]
-    assert not re.search(r"[βλρτ±−|]", text)
+    code = [line for line in text.partition(r"\toprule")[0].splitlines() if line[:1] != "%"]
+    assert "--" not in "".join(code)
+    shown = "".join(line for line in text.splitlines() if line[:1] != "%")
+    assert not re.search(r"[βλρτ±−|]", shown)
+
+
+def test_the_caption_in_latex_is_short_and_a_comment_has_the_details() -> None:
+    content = lay_out(_plan())
+    lines = to_latex(content).splitlines()
+    (caption,) = [line for line in lines if r"\caption" in line]
+    assert len(caption) < 200 and "Mean $\\pm$ standard deviation over 2 seeds" in caption
+    for name in content.facts:
+        assert any(line.startswith(f"% {name}: ") for line in lines)
+
+
+def test_what_a_method_computes_beyond_the_others_stands_where_its_score_does() -> None:
+    more = cell_plan(("FedRep", "x"), [50.0, 52.0])
+    terms = method_facts("fedrep", "cnn", {"head_epochs": 3})
+    more = replace(more, configs=tuple(replace(config, **terms) for config in more.configs))
+    content = lay_out(table_plan([more, cell_plan(("FedAvg", "x"), [40.0, 41.0])], seeds=2))
+    marks = {row: entry.mark for (row, _), entry in content.entries.items()}
+    assert marks == {"FedRep": "a", "FedAvg": None}
+    assert "head alone for 3 epochs" in content.footnotes["a"]
+
+
+def test_the_heat_map_has_deviations_and_no_title_where_that_is_asked_for(tmp_path: Path) -> None:
+    content = lay_out(_plan())
+    for look, shown in ((plot.Look(), "52.00"), (plot.Look(with_std=True), "52.00 ± 1.41")):
+        words = [text.get_text() for text in plot.draw(content, look).axes[0].texts]
+        assert shown in words
+    figure = plot.draw(content)
+    assert figure.get_suptitle()
+    plot_style.save(figure, tmp_path / "x.png", titled=False)
+    assert not figure.get_suptitle()
 
 
 def test_latex_keeps_a_dash_a_dash_and_knows_the_letters_of_quantities() -> None:
@@ -190,7 +225,7 @@ def test_figures_stay_whole_under_a_heading_of_long_words() -> None:
     names = [f"pathological number {k}" for k in range(9)]
     plan = table_plan([cell_plan(("FedAvg", name), [40.0, 42.0]) for name in names], seeds=2)
     text = _terminal(plan, 120)
-    assert text.count("41.00 ± 1.41 (2)") == 9
+    assert text.count("41.00 ± 1.41") == 9
 
 
 def test_a_run_too_short_for_a_score_is_told_in_a_footnote() -> None:
@@ -342,10 +377,10 @@ def _overhead_plan(folder: Path) -> TablePlan:
 
 def test_overhead_shows_each_measure_in_its_own_unit(tmp_path: Path) -> None:
     entries = lay_out(_overhead_plan(tmp_path)).entries
-    assert entries["fedavg", "iterations"].figure == "2 (1)"
-    assert entries["fedavg", "parameters_up"].figure == "1,000,000 (1)"
+    assert entries["fedavg", "iterations"].figure == "2"
+    assert entries["fedavg", "parameters_up"].figure == "1,000,000"
     assert entries["fedavg", "cpn_parameters"].figure == "–"
-    assert entries["fedcp", "cpn_parameters"].figure == "527,360 (1)"
+    assert entries["fedcp", "cpn_parameters"].figure == "527,360"
 
 
 def test_overhead_states_its_criterion_and_the_cpn_s_share(tmp_path: Path) -> None:
@@ -410,8 +445,8 @@ def test_intervals_stand_in_the_cells_and_are_explained_where_asked_for() -> Non
     cells = [cell_plan(("a", "x"), [50.0, 52.0, 54.0]), cell_plan(("b", "x"), [40.0])]
     plan = table_plan(cells)
     plain, asked = lay_out(plan), lay_out(plan.retold(plan.spec.with_intervals("seeds")))
-    assert asked.entries["a", "x"].figure == "52.00 ± 2.00 (3) [50.00, 54.00]"
-    assert asked.entries["b", "x"].figure == "40.00 (1)"  # one seed has no interval
+    assert asked.entries["a", "x"].figure == "52.00 ± 2.00 [50.00, 54.00]"
+    assert asked.entries["b", "x"].figure == "40.00"  # one seed has no interval
     assert "--interval seeds" in asked.facts["Command"]
     assert "percentile bootstrap over seeds" in to_markdown(asked)
     assert "interval_low" in to_csv(asked) and "interval_low" not in to_csv(plain)

@@ -8,6 +8,7 @@ import json
 import re
 import shlex
 import sys
+import zlib
 from collections.abc import Sequence
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -39,7 +40,7 @@ from pfl_bench.config.run_config import RunConfig
 from pfl_bench.data import registry as data
 from pfl_bench.execution import many
 from pfl_bench.execution.request import Request
-from pfl_bench.reporting.report import runs
+from pfl_bench.reporting.report import page, runs
 from pfl_bench.reporting.report.page import render_page, write_report
 from pfl_bench.reporting.report.runs import Gathered, gather
 from pfl_bench.reporting.report.tables import ReadResults, tables
@@ -99,9 +100,15 @@ class Page(HTMLParser):
         else:
             self.text += data
 
+    def unpacked(self, name: str) -> str:
+        """What the script of the page finds in one of its compressed parts."""
+        ids = [attributes.get("id") for tag, attributes in self.tags if tag == "script"]
+        text = self.scripts[ids.index(f"packed-{name}")]
+        return zlib.decompress(base64.b64decode(text)).decode()
+
     @property
     def island(self) -> Any:
-        return json.loads(self.scripts[0])
+        return json.loads(self.unpacked("data"))
 
     @property
     def policy(self) -> str:
@@ -212,11 +219,19 @@ def test_a_stored_name_cannot_leave_its_place_in_the_command(standin: Profile) -
 # --- runs -----------------------------------------------------------------------------------------
 
 
+def told_run(store: Store) -> dict[str, Any]:
+    """The one run of the store, with its details."""
+    gathered = gather(store.all())
+    [run], [detail] = gathered.runs, gathered.details
+    return {**run, **json.loads(detail)}
+
+
 def test_a_run_is_told_with_its_figures(store: Store, standin: Profile) -> None:
     config = made_config(standin, algo="fedcp", dataset="mnist", clients=2)
     keep(store, config, [[10, 20], [30, 50], [20, 20]])
-    [run] = gather(store.all()).runs
+    run = told_run(store)
     assert run["method"] == "FedCP" and run["dataset"] == "MNIST (stand-in)"
+    assert (run["share"], run["model"], run["rounds"]) == ("100 %", "4-layer CNN", 3)
     assert run["best"]["accuracy"] == pytest.approx(0.8) and run["best"]["round"] == 2
     assert run["perClient"] == {"correct": [30, 50], "total": [TEST_SAMPLES] * 2}
     assert run["curve"]["accuracy"] == pytest.approx([0.3, 0.8, 0.4])
@@ -232,7 +247,7 @@ def test_a_long_curve_is_thinned_and_ends_with_the_last_round(
 ) -> None:
     monkeypatch.setattr(runs, "CURVE_POINTS", 10)
     keep(store, made_config(standin), [[round] for round in range(1, 48)])
-    [run] = gather(store.all()).runs
+    run = told_run(store)
     rounds = run["curve"]["round"]
     assert len(rounds) <= 11 and rounds[-1] == 47
     assert run["curve"]["megabytes"] == [3 * round for round in rounds]
@@ -330,7 +345,8 @@ def test_a_table_needs_its_runs_and_not_their_data(
     # The last of four rounds: 20 + 20 correct, one more for each client and each seed, capped.
     expected = 100 * (sum(range(40, 44)) + 4) / (4 * TEST_SAMPLES)
     assert cell["value"] == pytest.approx(expected)
-    assert cell["figure"] == "85.00 ± 2.00 (3) [83.00, 87.00] ↗" and cell["best"]
+    assert cell["figure"] == "85.00 ± 2.00 ↗" and cell["best"]
+    assert cell["interval"] == "[83.00, 87.00]"
     assert cell["beside"] == "paper 98.12, −13.12"
     assert cell["dataset"] == "MNIST" and len(cell["keys"]) == 3
 
@@ -364,8 +380,8 @@ def test_a_table_has_as_many_seeds_as_its_fullest_cell(
     keep_table(store, spec, standin, {"FedAvg": 1}, seeds=7)
     keep_table(store, spec, standin, {"FedCP": 1}, seeds=2)
     found = cells(told_tables(store, spec, standin)[0])
-    assert found["FedAvg", "practical MNIST"]["figure"].startswith("51.00 ± 4.32 (7) [")
-    assert found["FedCP", "practical MNIST"]["figure"].split(") [")[0].endswith("(2 of 7")
+    assert found["FedAvg", "practical MNIST"]["figure"].startswith("51.00 ± 4.32")
+    assert "(2 of 7)" in found["FedCP", "practical MNIST"]["figure"]
     assert found["Ditto", "practical MNIST"]["figure"] == "not run"
 
 
@@ -374,6 +390,61 @@ def test_a_table_of_which_nothing_is_stored_is_left_out(
 ) -> None:
     keep(store, made_config(standin, rounds=9), [[1]])
     assert told_tables(store, spec, standin) == []
+
+
+def test_a_table_says_share_model_and_rounds_and_has_other_metrics(
+    store: Store, spec: TableSpec, standin: Profile
+) -> None:
+    keep_table(store, spec, standin, GAINS)
+    [table] = told_tables(store, spec, standin)
+    assert "MNIST (stand-in), all of it, 4-layer CNN, 4 rounds" in table["terms"]
+    page = page_of(store, [table])
+    assert table["terms"] in page.text
+    others = json.loads(page.unpacked("others"))[table["id"]]
+    assert set(others) == {"last", "clients", "spread", "worst"}
+    worst = cells(table["others"]["worst"])["FedCP", "practical MNIST"]["figure"]
+    assert worst in others["worst"] and worst not in page.text
+
+
+def test_the_page_opens_with_what_is_in_it(store: Store, spec: TableSpec, standin: Profile) -> None:
+    keep_table(store, spec, standin, GAINS)
+    text = page_of(store).text
+    for told in ("3 methods (", "FedCP", "2 datasets (", "Seeds: 0 to 2.", "Rounds: 4."):
+        assert told in text.split("Store")[0]
+
+
+def test_the_methods_of_the_paper_come_first_and_variants_are_told_apart(
+    store: Store, standin: Profile
+) -> None:
+    for algo in ("scaffold", "local", "fedcp", "fedavg"):
+        keep(store, made_config(standin, algo=algo), [[1]])
+    keep(store, made_config(standin, {"lambda": 2}, algo="fedcp"), [[1]])
+    [experiment] = gather(store.all()).experiments
+    told = [(one["label"], one["variant"]) for one in experiment["series"]]
+    usual = ["FedAvg", "FedCP", "FedCP (lambda=2)", "Local", "SCAFFOLD"]
+    assert told == [(label, "lambda" in label) for label in usual]
+
+
+def test_details_lie_in_parts_that_experiments_name(
+    store: Store, spec: TableSpec, standin: Profile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page, "_TOGETHER", 3)
+    keep_table(store, spec, standin, GAINS)
+    made = page_of(store)
+    assert len({one["part"] for one in made.island["experiments"]}) == 2
+    for experiment in made.island["experiments"]:
+        details = json.loads(made.unpacked(experiment["part"]))
+        for position in (k for one in experiment["series"] for k in one["runs"]):
+            assert details[str(position)]["curve"]["round"] == [1, 2, 3, 4]
+
+
+@pytest.mark.skipif(
+    not REFERENCE.is_file(), reason="the reference results are not in this checkout"
+)
+def test_two_hundred_runs_make_a_page_of_less_than_three_megabytes() -> None:
+    gathered = gather(Store(REFERENCE).all())
+    assert len(gathered.runs) > 200
+    assert len(render_page(gathered, [], "lite")) < 3e6
 
 
 # --- nothing is taken for markup ------------------------------------------------------------------
@@ -388,8 +459,8 @@ def test_the_page_keeps_any_text_and_is_not_led_astray_by_it(text: str) -> None:
         unreadable=[{"folder": text, "problem": text}],
     )
     page = Page(render_page(gathered, [], text))
-    assert len(page.scripts) == 2
-    assert page.island["experiments"] == [{"label": text}]
+    assert [experiment["label"] for experiment in page.island["experiments"]] == [text]
+    assert not any(name.startswith("on") for _, found in page.tags for name in found)
 
 
 def test_names_from_files_stay_text(store: Store, spec: TableSpec, standin: Profile) -> None:
@@ -405,7 +476,7 @@ def test_names_from_files_stay_text(store: Store, spec: TableSpec, standin: Prof
         cells={(NASTY, c): replace(spec.cells["FedCP", c], row=NASTY) for c in spec.columns},
     )
     page = page_of(store, told_tables(store, nasty, standin))
-    assert len(page.scripts) == len(plain.scripts) == 3
+    assert len(page.scripts) == len(plain.scripts)
     assert {tag for tag, _ in page.tags} == {tag for tag, _ in plain.tags}
     assert not any(name.startswith("on") for _, found in page.tags for name in found)
     assert page.text.count(NASTY) > 2
@@ -422,10 +493,13 @@ def test_nothing_is_fetched_and_only_the_pages_own_scripts_run(
             assert re.match(r"#|data:,$", attributes.get(name) or "#")
     rules = dict(rule.strip().split(" ", 1) for rule in page.policy.split(";"))
     assert rules["default-src"] == "'none'" and "connect-src" not in rules
+    kinds = [attributes.get("type") for tag, attributes in page.tags if tag == "script"]
+    own = [text for kind, text in zip(kinds, page.scripts, strict=True) if kind is None]
     digests = {
         "'sha256-" + base64.b64encode(hashlib.sha256(s.encode()).digest()).decode() + "'"
-        for s in page.scripts[1:]
+        for s in (*own, page.unpacked("plotly"))
     }
+    assert len(own) == 1 and set(kinds) == {None, "text/plain"}
     assert set(rules["script-src"].split()) == digests
 
 

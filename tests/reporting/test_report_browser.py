@@ -13,6 +13,7 @@ import pytest
 from madestore import TEST_SAMPLES, keep, keep_table, made_config, made_profile, made_table
 
 from pfl_bench.reporting.report.page import write_report
+from pfl_bench.reporting.tables.reading import load_table
 from pfl_bench.store.store import Store
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
@@ -119,6 +120,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for algo in ("fedavg", "fedper"):
         counts = [[draw.randint(5, TEST_SAMPLES) for _ in range(MANY)] for _ in range(3)]
         keep(store, made_config(profile, algo=algo, clients=MANY), counts)
+    keep(store, made_config(profile, {"lambda": 2}, algo="fedcp", clients=MANY), counts)
     keep(store, replace(made_config(profile), algo=NASTY, dataset=NASTY), [[1, 2], [3, 4]])
     damaged = keep(store, made_config(profile, algo="local"), [[1]])
     (damaged.path / "rounds.jsonl").write_bytes(b"")
@@ -241,6 +243,7 @@ def test_the_expanded_run_tells_all_and_its_command_is_copied(
         opened.script("Object.defineProperty(navigator, 'clipboard', {value: undefined})")
     opened.choose("#filter-method", "FedCP")
     opened.click("#run-list .expand")
+    opened.wait("document.querySelector('#run-list .detail .copy') !== null")
     detail = opened.find("#run-list .detail").text
     for told in ("hyper.lambda", "data_fingerprint", "machine.cores", "peak memory", "MB up"):
         assert told in detail
@@ -265,7 +268,7 @@ def test_five_hundred_clients_are_drawn_each(opened: Browser) -> None:
     assert heights == sorted(heights)
     opened.find("#search").send_keys("clients=500 fedper")
     opened.click("#run-list .expand")
-    assert len(opened.driver.find_elements("css selector", ".strip rect")) == MANY
+    opened.wait(f"document.querySelectorAll('.strip rect').length === {MANY}")
 
 
 def test_dark_follows_the_system_and_the_button(opened: Browser) -> None:
@@ -292,8 +295,15 @@ def test_the_page_is_worked_with_keys_alone(opened: Browser) -> None:
     assert opened.focused() == "skip" and opened.find(".skip").rect["x"] >= 0
     opened.press(Keys.ENTER)
     assert opened.focused() == "content"
-    opened.press(Keys.TAB)  # the link to the damaged runs
-    for expected in ("filter-dataset", "filter-setting", "filter-method", "reset", "sort-by"):
+    opened.press(Keys.TAB, Keys.TAB)  # the links to the table and to the damaged runs
+    for expected in (
+        "filter-dataset",
+        "filter-setting",
+        "filter-method",
+        "reset",
+        "metric",
+        "sort-by",
+    ):
         opened.press(Keys.TAB)
         assert opened.focused() == expected
     outline = opened.script("return getComputedStyle(document.activeElement).outlineStyle")
@@ -334,6 +344,43 @@ def test_labels_and_roles_are_there(opened: Browser) -> None:
     )
     assert unnamed == []
     assert opened.script("return document.documentElement.lang") == "en"
+
+
+def test_tables_are_switched_to_another_metric_and_back(opened: Browser) -> None:
+    before = opened.texts(".sheet tbody .figure")
+    opened.choose("#metric", "test accuracy of the worst tenth of clients")
+    opened.wait("document.querySelector('.sheet .caption').textContent.includes('worst tenth')")
+    assert opened.texts(".sheet tbody .figure") != before
+    opened.click(".sheet thead th:nth-child(2) .sort")
+    assert rows(opened) == ["FedAvg", "Ditto", "FedCP"]
+    opened.choose("#metric", "test accuracy")
+    opened.wait("!document.querySelector('.sheet .caption').textContent.includes('worst tenth')")
+    assert opened.texts(".sheet tbody .figure") == before
+
+
+def test_variants_of_a_method_are_drawn_on_request(opened: Browser) -> None:
+    opened.choose("#experiment-choice", experiment(opened, "500 clients"))
+    assert [text.split()[0] for text in opened.texts("#costs tbody th")] == ["FedAvg", "FedPer"]
+    opened.click("#variants")
+    opened.wait("document.querySelector('#costs').textContent.includes('FedCP')")
+
+
+def test_a_table_of_twelve_columns_is_not_cut_off_at_1400_pixels(
+    browser: Browser, tmp_path: Path
+) -> None:
+    store, main = Store(tmp_path / "results"), load_table("main")
+    profile = made_profile(tmp_path, "standin", rounds=2)
+    spec = main.restricted(("fedavg", "fedcp"), ())
+    assert len(spec.columns) >= 9
+    for cell in spec.cells.values():
+        for seed in (0, 1):
+            config = made_config(profile, dict(cell.hyper), **cell.chosen, seed=seed)
+            keep(store, config, [[40 + seed] * config.clients, [45] * config.clients])
+    write_report(tmp_path / "page.html", store, [spec], [profile], tmp_path)
+    browser.open(tmp_path / "page.html", width=1400)
+    browser.wait("document.querySelector('#run-list .expand') !== null")
+    cut = "e => e.scrollWidth > e.clientWidth"
+    assert browser.script(f"return [...document.querySelectorAll('.scroll')].filter({cut})") == []
 
 
 @pytest.mark.parametrize("width", [360, 768])

@@ -27,7 +27,7 @@ def check(plan: TablePlan) -> None:
         )
 
 
-def save(plan: TablePlan, folder: Path) -> list[Path]:
+def save(plan: TablePlan, folder: Path, titled: bool = True) -> list[Path]:
     """Write NAME-curves-LINE.png and .svg for every line of which there is something to draw."""
     names = file_names(list(plan.spec.lines()))
     written: list[Path] = []
@@ -38,7 +38,7 @@ def save(plan: TablePlan, folder: Path) -> list[Path]:
             figure = curves.draw(
                 methods, "iterations", plan.profile.name, plot_style.PAGE, heading=line
             )
-            plot_style.save(figure, *paths, dpi=plot_style.PRINT_DPI)
+            plot_style.save(figure, *paths, dpi=plot_style.PRINT_DPI, titled=titled)
         written += paths
     return written
 

@@ -4,18 +4,23 @@ The page's data is gathered in `runs` and `tables`; its looks and manners are th
 report.* in templates/. Everything that came from a file is escaped: by jinja2 in the markup, as
 JSON in the data, and by the script where Plotly would take markup. A policy in the page forbids all
 network, and every script but the page's own.
+
+What is not seen at once lies compressed in the page and is unpacked when it is: Plotly's script,
+the curves of an experiment with all that its runs tell, tables by another metric.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import zlib
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pfl_bench.base import VERSION, UserError, install_command, write_atomically
+from pfl_bench.reporting.report.about import about
 from pfl_bench.reporting.report.runs import Gathered, gather
 from pfl_bench.reporting.report.tables import ReadResults, tables
 from pfl_bench.store import Store, to_json, utc_now
@@ -25,8 +30,8 @@ if TYPE_CHECKING:
     from pfl_bench.reporting.tables import TableSpec
 
 
-# In a JSON text these stand in strings only, where an escape means the same.
-_ISLAND = {ord(c): f"\\u{ord(c):04x}" for c in "<>&"}
+_TOGETHER = 100
+"""So many runs at least are packed together: fewer would share little."""
 
 
 def write_report(
@@ -52,18 +57,33 @@ def write_report(
 def render_page(gathered: Gathered, made: Sequence[dict[str, Any]], store: str) -> str:
     """The page as text."""
     jinja2 = _jinja2()
-    has_curves = any(run["curve"]["round"] for run in gathered.runs)
-    scripts = {"app": _template("report.js"), "plotly": _plotly() if has_curves else ""}
+    app = _template("report.js")
+    plotly = _plotly() if any(run["rounds"] for run in gathered.runs) else ""
     environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=jinja2.FunctionLoader(_template),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
-    return environment.from_string(_template("report.html.j2")).render(
-        policy=_policy([script for script in scripts.values() if script]),
+    experiments, parts = _parts(gathered)
+    packed = {"data": to_json({"runs": gathered.runs, "experiments": experiments}), **parts}
+    sheet = environment.get_template("sheet.html.j2").module.sheet
+    others = {
+        table["id"]: {score: str(sheet(told)) for score, told in table["others"].items()}
+        for table in made
+        if table["others"]
+    }
+    packed |= {"others": to_json(others), "plotly": plotly}
+    return environment.get_template("report.html.j2").render(
+        policy=_policy([script for script in (app, plotly) if script]),
         style=_safe(_template("report.css")),
-        scripts={name: _safe(script) for name, script in scripts.items()},
-        island=_safe(_island({"runs": gathered.runs, "experiments": gathered.experiments})),
+        app=_safe(app),
+        packed={name: _packed(text) for name, text in packed.items() if text},
         tables=made,
+        scores={score: title for table in made for score, title in table["scores"].items()},
         choices=_choices(gathered.runs),
+        about=about(gathered.runs),
         runs=gathered.runs,
         unreadable=gathered.unreadable,
         unfinished=sum(run["status"] == "interrupted" for run in gathered.runs),
@@ -82,9 +102,24 @@ def _choices(runs: Sequence[dict[str, Any]]) -> dict[str, list[str]]:
     }
 
 
-def _island(content: dict[str, Any]) -> str:
-    """JSON that no parser of HTML takes for markup."""
-    return to_json(content).translate(_ISLAND)
+def _parts(gathered: Gathered) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """The experiments, each with the part of the page that has its runs' details; and the parts."""
+    members = [
+        [k for one in e.get("series", ()) for k in one["runs"]] for e in gathered.experiments
+    ]
+    experiments, parts = [], [[]]  # type: ignore[var-annotated]
+    for experiment, runs in zip(gathered.experiments, members, strict=True):
+        if len(parts[-1]) >= _TOGETHER:
+            parts.append([])
+        parts[-1] += runs
+        experiments.append({**experiment, "part": f"part-{len(parts) - 1}"})
+    texts = (",".join(f'"{k}":{gathered.details[k]}' for k in runs) for runs in parts)
+    return experiments, {f"part-{k}": f"{{{text}}}" for k, text in enumerate(texts)}
+
+
+def _packed(text: str) -> str:
+    """Letters and digits, which no parser of HTML takes for markup; the script unpacks them."""
+    return base64.b64encode(zlib.compress(text.encode(), 6)).decode()
 
 
 def _policy(scripts: Sequence[str]) -> str:

@@ -11,7 +11,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from itertools import accumulate
 from typing import Any
@@ -52,11 +52,15 @@ class Gathered:
     runs: list[dict[str, Any]]
     experiments: list[dict[str, Any]]
     unreadable: list[dict[str, str]]
+    details: list[str] = field(default_factory=list)
+    """Of each run, as JSON, what is needed once somebody looks closer: curves, clients, where
+    it comes from. Text, because that is a tenth of the memory."""
 
 
 def gather(stored: Iterable[StoredRun]) -> Gathered:
     """All runs of a store; `experiments` and their methods point into `runs` by position."""
     runs: list[dict[str, Any]] = []
+    details: list[str] = []
     configs: list[RunConfig] = []
     unreadable = []
     found = [run for run in stored if run.status != "begun"]
@@ -67,14 +71,15 @@ def gather(stored: Iterable[StoredRun]) -> Gathered:
             continue
         try:
             config = checked_config(run)
-            told = _told(run, config)
+            told, detail = _told(run, config)
         except UNREADABLE:
             problem = "its content is not that of a run of this version"
             unreadable.append({"folder": run.path.name, "problem": problem})
             continue
         runs.append(told)
+        details.append(detail)
         configs.append(config)
-    return Gathered(runs, _experiments(configs, said), unreadable)
+    return Gathered(runs, _experiments(configs, said), unreadable, details)
 
 
 def checked_config(run: StoredRun) -> RunConfig:
@@ -96,7 +101,9 @@ def checked_config(run: StoredRun) -> RunConfig:
 # --- one run --------------------------------------------------------------------------------------
 
 
-def _told(run: StoredRun, config: RunConfig) -> dict[str, Any]:
+def _told(run: StoredRun, config: RunConfig) -> tuple[dict[str, Any], str]:
+    """What the list of runs shows, and the details. Both are JSON, while the run can still be
+    refused."""
     records = run.records()
     end = Summary.of(run.summary or summarise(records))
     origin = end.provenance
@@ -104,33 +111,36 @@ def _told(run: StoredRun, config: RunConfig) -> dict[str, Any]:
         "key": run.key,
         "folder": run.path.name,
         "status": run.status,
-        "reason": end.reason,
         "method": method_title(config.algo),
         "dataset": data.title(config.dataset, config.source),
         "setting": config.setting_label,
-        "model": config.model,
+        "share": f"{config.percent} %",
+        "model": _model_title(config),
         "clients": int(config.clients),
         "seed": int(config.seed),
         "rounds": len(records),
         "best": _score(end.best),
-        "last": _score(end.last),
         "seconds": _figure(end.total_seconds) if records else None,
         "secondsPerRound": _figure(end.seconds_per_round),
         "bytesUp": _figure(end.bytes_up_per_client),
         "bytesDown": _figure(end.bytes_down_per_client),
         "memory": _figure(end.peak_memory) if records else None,
         "finished": end.finished or "",
-        "config": _texts(run.config),
-        "provenance": _texts({**origin, **_circumstances(run.summary or {})}),
         "rising": run.status == "finished" and is_rising(run),
+        "config": _texts(run.config),
+    }
+    detail = {
+        "reason": end.reason,
+        "last": _score(end.last),
+        "provenance": _texts({**origin, **_circumstances(run.summary or {})}),
         "reference": str(known) if (known := reference(run)) else "",
-        "advice": advice(run),
+        "advice": advice(run, records),
         "command": run_command(config),
         "needs": requirements(config),
         "curve": _curve(records),
         "perClient": _per_client(records, end.best.round) if end.best else None,
     }
-    return from_json(to_json(told))  # proves that it is JSON, while the run can still be refused
+    return from_json(to_json(told)), json.dumps(detail, separators=(",", ":"), allow_nan=False)
 
 
 def _score(score: Score | None) -> dict[str, float | None] | None:
@@ -175,6 +185,17 @@ def _per_client(records: Sequence[RoundRecord], best_round: int) -> dict[str, li
 def _texts(values: Mapping[str, Any]) -> dict[str, str]:
     cells = flat(values)
     return {name: v if isinstance(v, str) else to_json(v) for name, v in cells.items()}
+
+
+@lru_cache(maxsize=64)
+def _model_name(model: str) -> str:
+    from pfl_bench.models import MODELS
+
+    return MODELS[model].title if model in MODELS else model
+
+
+def _model_title(config: RunConfig) -> str:
+    return _model_name(config.model) + config.size_label
 
 
 # --- names ----------------------------------------------------------------------------------------
@@ -232,16 +253,35 @@ def _series(configs: Sequence[RunConfig], members: Sequence[int]) -> list[dict[s
         {
             "label": _method_label(config, [v for v in variants if v.algo == config.algo]),
             "method": method_title(config.algo),
-            "runs": sorted(runs, key=[config.seed for config in configs].__getitem__),
+            "variant": _is_variant(config),
+            "runs": sorted(runs, key=lambda position: configs[position].seed),
         }
         for config, runs in zip(variants, methods.values(), strict=True)
     ]
-    return sorted(told, key=lambda one: one["label"].lower())
+    order = {title: place for place, title in enumerate(paper_methods())}
+    return sorted(
+        told, key=lambda one: (order.get(one["method"], len(order)), one["label"].lower())
+    )
+
+
+def _is_variant(config: RunConfig) -> bool:
+    """Whether a hyper-parameter is not as usual; not known of an algorithm that is not at hand."""
+    usual = _usual(config.algo, config.model)
+    return any(config.hyper.get(name, value) != value for name, value in usual.items())
+
+
+@lru_cache(maxsize=1)
+def paper_methods() -> tuple[str, ...]:
+    """The titles of the methods that the paper compares, in its order."""
+    from pfl_bench.reporting.tables import load_table
+
+    cells = load_table("main").cells.values()
+    return tuple(dict.fromkeys(method_title(cell.chosen["algo"]) for cell in cells))
 
 
 def _method_label(config: RunConfig, variants: Sequence[RunConfig]) -> str:
     """The method's title; where it has variants here, with what is not as usual in this one."""
-    title, usual = method_title(config.algo), _defaults(config)
+    title, usual = method_title(config.algo), _usual(config.algo, config.model)
     differing = [
         f"{name}={_shown(value)}"
         for name, value in _options(config).items()
@@ -255,11 +295,11 @@ def _options(config: RunConfig) -> dict[str, Any]:
     return {"code": config.plugin, **config.hyper}
 
 
-def _defaults(config: RunConfig) -> dict[str, Any]:
+@lru_cache(maxsize=256)
+def _usual(algo: str, model: str) -> dict[str, Any]:
     """The hyper-parameters that need not be told; none where the algorithm is not at hand."""
     try:
-        declared = load_algorithm(config.algo).Hyper
-        return as_dict(resolve(declared, config.model, {}, config.algo))
+        return as_dict(resolve(load_algorithm(algo).Hyper, model, {}, algo))
     except UserError:
         return {}
 

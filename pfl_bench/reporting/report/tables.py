@@ -13,6 +13,7 @@ from typing import Any
 
 from pfl_bench import data
 from pfl_bench.config import Profile, RunConfig
+from pfl_bench.reporting.metrics import metric
 from pfl_bench.reporting.read_store import ReadStore
 from pfl_bench.reporting.report.runs import UNREADABLE, checked_config, method_title
 from pfl_bench.reporting.tables import (
@@ -29,6 +30,8 @@ from pfl_bench.reporting.tables import (
 from pfl_bench.store import Configuration, StoredRun
 
 MOST_SEEDS = 1000
+SCORES = ("best", "last", "clients", "spread", "worst")
+"""What a table of accuracies can be switched to: all that the summaries of runs say."""
 
 
 class ReadResults(ReadStore):
@@ -81,7 +84,26 @@ def tables(
         (sum(map(_says_something, content.entries.values())), content) for content in contents
     ]
     weighed.sort(key=lambda pair: -pair[0])
-    return [_told(content) for weight, content in weighed if weight]
+    return [_switched(content) for weight, content in weighed if weight]
+
+
+def _switched(content: Content) -> dict[str, Any]:
+    """A table, with what it says by other scores under `others`."""
+    plan, spec = content.plan, content.plan.spec
+    scores = SCORES if spec.metric == "accuracy" and spec.score in SCORES else ()
+    specs = {score: spec.scored(score) for score in scores}
+    return {
+        **_told(content),
+        "score": spec.score,
+        "scores": {score: _title(by) for score, by in specs.items()},
+        "others": {
+            score: _told(lay_out(plan.retold(by))) for score, by in specs.items() if by != spec
+        },
+    }
+
+
+def _title(spec: TableSpec) -> str:
+    return metric(next(iter(spec.cells.values())).measure).title
 
 
 def _plan(
@@ -121,6 +143,7 @@ def _told(content: Content) -> dict[str, Any]:
         "profile": plan.profile.name,
         "standin": any(entry.standin for entry in content.entries.values()),
         "caption": spec.caption,
+        "terms": content.facts.get("Data", ""),
         "corner": "" if spec.compared == "columns" else "method",
         "columns": [
             {"name": column, "group": spec.groups.get(column, ""), "label": spec.label(column)}
@@ -138,7 +161,7 @@ def _told(content: Content) -> dict[str, Any]:
             for row in spec.rows
         ],
         "footnotes": list(content.footnotes.items()),
-        "facts": [(name, text) for name, text in content.facts.items() if name != "Command"],
+        "facts": [(n, text) for n, text in content.facts.items() if n not in ("Command", "Data")],
         "command": content.facts.get("Command"),
         "compared": [asdict(block) for block in blocks(content)],
     }
@@ -148,7 +171,8 @@ def _cell(entry: Entry, plan: CellPlan) -> dict[str, Any]:
     """A cell's two lines, what it is sorted by, and what it is filtered by."""
     config = plan.configs[0] if plan.configs else None
     return {
-        "figure": entry.figure,
+        "figure": replace(entry, interval=None).figure,
+        "interval": entry.span,
         "beside": entry.beside,
         "mark": entry.mark,
         "best": entry.is_best,

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         refreshed,
         run_missing,
     )
+    from pfl_bench.reporting.tables.plot import Look
     from pfl_bench.reporting.tables.reading import load_table, table_names
     from pfl_bench.reporting.tables.spec import Cell, TableSpec
     from pfl_bench.reporting.tables.terminal import to_terminal

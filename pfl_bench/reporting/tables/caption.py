@@ -234,8 +234,9 @@ def small_models(configs: Iterable[RunConfig]) -> str:
 
 def _legend(plan: TablePlan, standin: bool) -> str:
     spread = "attacked images" if plan.spec.is_attacked else "seeds"
-    number = "number of seeds" if plan.spec.is_attacked else "their number"
-    legend = f"mean ± sample standard deviation over the {spread} ({number})"
+    legend = f"mean ± sample standard deviation over the {spread}"
+    if any(cell.seeds < len(cell.configs) for cell in plan.cells.values()):
+        legend += ", and how many seeds there are where some are missing"
     if not any(cell.cell.published for cell in plan.cells.values()):
         return legend
     best = "" if plan.spec.score == "best" or plan.spec.is_attacked else " (its best round's)"

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pfl_bench.base import UserError
+from pfl_bench.plugins import load_algorithm
 from pfl_bench.reporting import intervals
 from pfl_bench.reporting.metrics import metric
 from pfl_bench.reporting.ranking import Match, matches
@@ -49,7 +51,8 @@ class Entry:
     ranks: Ranks | None
     is_best: bool
     mark: str | None
-    """The footnote that says why the cell is skipped, diverged or without a figure."""
+    """The footnote that says why the cell is skipped, diverged or without a figure, or what its
+    method computes beyond the others."""
     rising: int = 0
     """How many of its runs still rise."""
     interval: Interval | None = None
@@ -64,18 +67,26 @@ class Entry:
 
     @property
     def figure(self) -> str:
-        """Our side: mean ± std (seeds), or the word that stands for it."""
+        """Our side: mean ± std, or the word that stands for it; how many seeds there are only where
+        some are missing."""
         if self.status in ("skipped", "diverged", "not run"):
             return self.status
         if self.mean is None:
             return "–"
-        seeds = f"{self.seeds}" if self.seeds == self.wanted else f"{self.seeds} of {self.wanted}"
-        is_plain = self.std is None or (self.measure.is_counted and not self.std)
-        spread = "" if is_plain else f" ± {self.measure.show(self.std or 0.0)}"
+        seeds = "" if self.seeds == self.wanted else f" ({self.seeds} of {self.wanted})"
         mark = f" {MARK}" if self.rising else ""
-        ends = self.interval and ", ".join(map(self.measure.show, self.interval))
-        interval = f" [{ends}]" if ends else ""
-        return f"{self.measure.show(self.mean)}{spread} ({seeds}){interval}{mark}"
+        interval = f" {self.span}" if self.interval else ""
+        return f"{self.measure.show(self.mean)}{self._spread}{seeds}{interval}{mark}"
+
+    @property
+    def _spread(self) -> str:
+        is_plain = self.std is None or (self.measure.is_counted and not self.std)
+        return "" if is_plain else f" ± {self.measure.show(self.std or 0.0)}"
+
+    @property
+    def span(self) -> str:
+        """The interval as it is written, where there is one."""
+        return f"[{', '.join(map(self.measure.show, self.interval))}]" if self.interval else ""
 
     @property
     def shown(self) -> str:
@@ -83,6 +94,14 @@ class Entry:
         if self.mean is None:
             return self.figure
         return self.measure.show(self.mean) + (f" {MARK}" if self.rising else "")
+
+    @property
+    def shown_with_std(self) -> str:
+        """The same with its standard deviation."""
+        if self.mean is None:
+            return self.figure
+        mark = f" {MARK}" if self.rising else ""
+        return f"{self.measure.show(self.mean)}{self._spread}{mark}"
 
     @property
     def beside(self) -> str:
@@ -157,6 +176,8 @@ def _entry(
         told = f"{cell.status}: {cell.reason}"
     elif cell.seeds and not values and measure.needs:
         told = f"no figure: it takes {measure.needs}"
+    elif values and spec.metric == "accuracy":
+        told = _more_work(cell)
     return Entry(
         measure=measure,
         status=cell.status,
@@ -172,6 +193,16 @@ def _entry(
         rising=rising(cell.runs) if cell.mean is not None and spec.metric == "accuracy" else 0,
         interval=intervals.of_cell(cell, spec.interval) if spec.interval else None,
     )
+
+
+def _more_work(cell: CellPlan) -> str:
+    """What the cell's method computes beyond the others, which its accuracy owes something to."""
+    config = cell.configs[0]
+    try:
+        kind = load_algorithm(config.algo)
+        return f"{kind.title} {kind.more_work.format(**config.hyper)}" if kind.more_work else ""
+    except (UserError, KeyError):  # a method that is not at hand, or was another one then
+        return ""
 
 
 def _spread(cell: CellPlan, values: list[float]) -> float | None:

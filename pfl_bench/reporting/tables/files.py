@@ -14,8 +14,10 @@ from pfl_bench.reporting.tables.markdown import to_markdown
 if TYPE_CHECKING:
     import pandas as pd
 
+    from pfl_bench.reporting.tables.plot import Look
 
-def write_all(content: Content, folder: Path) -> list[Path]:
+
+def write_all(content: Content, folder: Path, look: Look | None = None) -> list[Path]:
     """The table in every format, as NAME.md, .tex, .csv, .png and .svg in `folder`; where it shows
     an attack, also what that recovered, as NAME_images.png and .svg."""
     from pfl_bench.reporting.tables import plot, recovered
@@ -26,7 +28,7 @@ def write_all(content: Content, folder: Path) -> list[Path]:
     try:
         for suffix, text in texts.items():
             write_atomically(paths[suffix], text)
-        plot.save(content, paths[".png"], paths[".svg"])
+        plot.save(content, look or plot.Look(), paths[".png"], paths[".svg"])
         images = recovered.save(plan, folder / f"{plan.spec.name}_images")
     except OSError as error:
         raise UserError(f"cannot write to {folder}: {error.strerror or error}") from error

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pfl_bench.reporting.tables.content import Content, Entry
 from pfl_bench.reporting.tables.markup import latex as _tex
 from pfl_bench.reporting.tables.markup import latex_label
+from pfl_bench.reporting.verdict import MARK
 
 
 def to_latex(content: Content) -> str:
@@ -15,9 +16,10 @@ def to_latex(content: Content) -> str:
     spec = content.plan.spec
     lines = [
         r"% needs \usepackage{booktabs} and \usepackage{graphicx}",
+        *(f"% {name}: {' '.join(text.split())}" for name, text in content.facts.items()),
         r"\begin{table*}",
         r"  \centering",
-        rf"  \caption{{{_tex(spec.caption)} {_tex_facts(content)}}}",
+        rf"  \caption{{{_tex(spec.caption)} {_tex(_short(content))}}}",
         rf"  \label{{tab:{latex_label(spec.stem)}}}",
         r"  \resizebox{\linewidth}{!}{%",
         rf"  \begin{{tabular}}{{l{'r' * len(spec.columns)}}}",
@@ -85,12 +87,18 @@ def _tex_agreement(content: Content) -> list[str]:
     return [r"    \midrule", *shown]
 
 
-def _tex_facts(content: Content) -> str:
-    facts = (
-        rf"{name}: \texttt{{{_tex(text)}}}." if name == "Command" else f"{name}: {_tex(text)}."
-        for name, text in content.facts.items()
-    )
-    return " ".join(facts)
+def _short(content: Content) -> str:
+    """What a reader of the paper must know; the rest stands as a comment above the table."""
+    plan = content.plan
+    over = "attacked images" if plan.spec.is_attacked else "seeds"
+    number = f"{plan.seeds} seed{'' if plan.seeds == 1 else 's'}"
+    spread = f"Mean ± standard deviation over {number if over == 'seeds' else over}"
+    told = [spread if any(entry.std is not None for entry in content.entries.values()) else number]
+    if any(entry.standin for entry in content.entries.values()):
+        told.append("stand-in data")
+    if any(entry.rising for entry in content.entries.values()):
+        told.append(f"{MARK} more rounds would change this cell")
+    return f"{'; '.join(told)}."
 
 
 def _tex_row(first: str, cells: Iterator[str] | map[str]) -> str:

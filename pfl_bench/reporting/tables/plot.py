@@ -12,6 +12,7 @@ import math
 import statistics
 import textwrap
 from collections.abc import Set
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,20 +34,32 @@ LETTERS_PER_INCH = 12
 PANELS_ABREAST = 3
 
 
-def save(content: Content, *paths: Path) -> None:
+@dataclass(frozen=True)
+class Look:
+    """How the picture of a table is drawn."""
+
+    titled: bool = True
+    with_std: bool = False
+    """± std in the cells of a heat map; bars have whiskers."""
+
+
+def save(content: Content, look: Look, *paths: Path) -> None:
     """Draw the table once and write it to each path in the format of its suffix."""
     with plot_style.drawing(content.plan.spec.name):
-        plot_style.save(draw(content), *paths, tight=True)
+        plot_style.save(draw(content, look), *paths, tight=True, titled=look.titled)
 
 
-def draw(content: Content) -> Figure:
+_USUAL = Look()
+
+
+def draw(content: Content, look: Look = _USUAL) -> Figure:
     spec = content.plan.spec
     if spec.metric == "overhead":
         figure = _panels(content)
     elif min(len(spec.rows), len(spec.columns)) == 1:
         figure = _bars(content)
     else:
-        figure = _heat_map(content)
+        figure = _heat_map(content, look.with_std)
     heading = _title(content, int(LETTERS_PER_INCH * figure.get_figwidth()))
     figure.suptitle(plot_style.plain(heading), fontsize=10, y=1.02, va="bottom")
     return figure
@@ -94,7 +107,7 @@ def _span(values: Set[float]) -> str:
     return f"{low:g}" if low == high else f"{low:g} to {high:g}"
 
 
-def _heat_map(content: Content) -> Figure:
+def _heat_map(content: Content, with_std: bool) -> Figure:
     import numpy as np
     import seaborn as sns
     from matplotlib.colors import PowerNorm
@@ -112,8 +125,9 @@ def _heat_map(content: Content) -> Figure:
                 words[place] = entry.figure
                 continue
             behind[place] = entry.mean - min(means) if lower else max(means) - entry.mean
-            words[place] = entry.shown
-    figure, (axes,) = plot_style.blank(2.6 + 0.95 * len(spec.columns), 1.6 + 0.36 * len(spec.rows))
+            words[place] = entry.shown_with_std if with_std else entry.shown
+    cell = 1.25 if with_std else 0.95
+    figure, (axes,) = plot_style.blank(2.6 + cell * len(spec.columns), 1.6 + 0.36 * len(spec.rows))
     axes.set_facecolor(ABSENT)
     farthest = float(np.nan_to_num(behind).max()) or 1.0
     line = "column" if spec.compared == "rows" else "row"

@@ -1,8 +1,9 @@
 "use strict";
 // What the page does: sort, filter, draw, expand, copy. All text from the data goes into the page
-// as text, never as markup; `plain` does the same for Plotly, which reads a little markup.
-(() => {
-  const data = JSON.parse(document.getElementById("data").textContent);
+// as text, never as markup; `plain` does the same for Plotly, which reads a little markup. The one
+// exception are tables by another metric, which were escaped like those that the page came with.
+(async () => {
+  let data = { runs: [], experiments: [] };
   const PAGE = 50;
   const NARROW = window.matchMedia("(max-width: 48rem)");
   // Okabe and Ito's colours, which people with any colour vision tell apart; dashes go on from there.
@@ -35,6 +36,47 @@
     const squares = values.reduce((sum, value) => sum + (value - centre) ** 2, 0);
     return Math.sqrt(squares / (values.length - 1));
   }
+
+  // --- unpacking --------------------------------------------------------------------------------
+
+  const unpacked = new Map();
+
+  // What lies compressed in the page, each part once.
+  function unpack(name) {
+    if (!unpacked.has(name)) {
+      const text = find(`#packed-${name}`)?.textContent;
+      const bytes = Uint8Array.from(atob(text ?? ""), (letter) => letter.charCodeAt(0));
+      const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+      unpacked.set(name, new Response(stream).text());
+    }
+    return unpacked.get(name);
+  }
+
+  const read = async (name) => JSON.parse(await unpack(name));
+
+  let plotting = null;
+  function loadPlotly() {
+    if (!find("#packed-plotly")) return Promise.resolve();
+    plotting ??= unpack("plotly").then((text) => {
+      const script = make("script");
+      script.textContent = text;
+      document.head.append(script);
+    });
+    return plotting;
+  }
+
+  const details = new Map();
+
+  // The details of a run: its curves and clients, where it comes from, how it is made again.
+  async function loadDetails(part) {
+    if (!details.has(part)) {
+      details.set(part, read(part).then((found) => {
+        for (const [place, detail] of Object.entries(found)) Object.assign(data.runs[place], detail);
+      }));
+    }
+    return details.get(part);
+  }
+
   const best = (run, name) => (run.best ? run.best[name] : null);
 
   function say(text) {
@@ -220,7 +262,12 @@
 
   function chooseExperiment() {
     const experiment = data.experiments[find("#experiment-choice").value];
-    series = experiment.series
+    const usual = experiment.series.filter(({ variant }) => !variant);
+    const variants = experiment.series.filter(({ variant }) => variant);
+    find("#variants-choice").hidden = !usual.length || !variants.length;
+    find("#variants-choice label").textContent = count(variants.length, "variant");
+    const wanted = !usual.length || find("#variants").checked || filters.method ? [...usual, ...variants] : usual;
+    series = wanted
       .map((one, k) => ({
         ...one,
         runs: one.runs.map((place) => data.runs[place]),
@@ -420,8 +467,10 @@
     }), CONFIG);
   }
 
-  function draw() {
-    if (typeof Plotly === "undefined" || !series.length) return;
+  async function draw() {
+    const meant = series;
+    await Promise.all([loadPlotly(), loadDetails(data.experiments[find("#experiment-choice").value]?.part ?? "part-0")]);
+    if (meant !== series || typeof Plotly === "undefined" || !series.length) return;
     drawCurves();
     drawSpread();
     drawClients();
@@ -470,10 +519,11 @@
     ["dataset", (run) => run.dataset, String],
     ["setting", (run) => run.setting, String],
     ["clients", (run) => run.clients, String],
+    ["data", (run) => parseFloat(run.share), (share) => `${share} %`],
     ["model", (run) => run.model, String],
+    ["rounds", (run) => run.rounds, String],
     ["seed", (run) => run.seed, String],
     ["best (%)", (run) => best(run, "accuracy"), percent],
-    ["rounds", (run) => run.rounds, String],
     ["s per round", (run) => run.secondsPerRound, fixed],
     ["peak GB", (run) => scaled(run.memory, 1e9), fixed],
     ["MB up", (run) => scaled(run.bytesUp, 1e6), (value) => fixed(value, 3)],
@@ -527,7 +577,14 @@
     button.setAttribute("aria-expanded", String(!open));
     if (open) { row.nextElementSibling.remove(); return; }
     const run = data.runs.find((one) => one.key === button.dataset.key);
-    row.after(make("tr", { class: "detail" }, make("td", { colspan: COLUMNS.length }, detail(run))));
+    const cell = make("td", { colspan: COLUMNS.length }, "…");
+    row.after(make("tr", { class: "detail" }, cell));
+    loadDetails(partOf(run)).then(() => cell.replaceChildren(detail(run)));
+  }
+
+  function partOf(run) {
+    const place = data.runs.indexOf(run);
+    return data.experiments.find((one) => one.series.some((each) => each.runs.includes(place))).part;
   }
 
   // Lines break between words alone: not within a flag, as a browser would at its dashes.
@@ -627,6 +684,21 @@
 
   // --- beginning --------------------------------------------------------------------------------
 
+  // A table by another metric comes as the page's own did: escaped, with no script in it.
+  async function chooseMetric() {
+    const score = find("#metric").value;
+    const others = await read("others");
+    for (const sheet of all(".sheet")) {
+      const choices = others[sheet.id];
+      if (!choices) continue;
+      sheet.own ??= sheet.innerHTML;
+      sheet.innerHTML = choices[score] ?? sheet.own;
+      all("[data-sortable]", sheet).forEach(sortable);
+    }
+    applyFilters();
+    say(`The tables show: ${find("#metric").selectedOptions[0].text}.`);
+  }
+
   theme();
   document.addEventListener("click", (event) => {
     const button = event.target.closest("button");
@@ -634,6 +706,11 @@
     else if (button?.classList.contains("expand")) expand(button);
     else if (button?.dataset.keys) pick(button);
   });
+  if (typeof DecompressionStream === "undefined") {
+    find("#too-old").hidden = false;
+    return;
+  }
+  data = await read("data");
   if (!data.runs.length) return;
   all("[data-sortable]").forEach(sortable);
   prepareRuns();
@@ -643,11 +720,11 @@
   find("#sort-by")?.addEventListener("change", () => {
     for (const th of all('.sheet th[aria-sort]:not([aria-sort="none"])')) sortRows(th.closest("table"), th, th.getAttribute("aria-sort"));
   });
-  find("#experiment-choice").addEventListener("change", chooseExperiment);
+  find("#metric")?.addEventListener("change", chooseMetric);
+  for (const id of ["experiment-choice", "variants"]) find(`#${id}`).addEventListener("change", chooseExperiment);
   for (const id of ["curve-x", "curve-y", "curve-band"]) find(`#${id}`).addEventListener("change", drawCurves);
   for (const id of ["client-method", "client-order"]) find(`#${id}`).addEventListener("change", drawClients);
   ["curves", "clients"].forEach(readByKeys);
   NARROW.addEventListener("change", draw);
   applyFilters();
-  document.addEventListener("DOMContentLoaded", draw);
 })();
