@@ -4,7 +4,7 @@ again, on a terminal in one place, in a pipe by a line whenever something has ch
 from __future__ import annotations
 
 import sys
-import time
+from time import sleep
 
 import click
 from rich.console import Group, RenderableType
@@ -27,14 +27,14 @@ def watch_filling(plan: TablePlan, store: Store, every: float = LOOK_SECONDS) ->
         while seen.look():
             if (now := str(seen)) != told:
                 click.echo(told := now, err=True)
-            time.sleep(every)
+            sleep(every)
         return seen.plan
     with Live(
         console=standard_error(), get_renderable=seen.picture, auto_refresh=False, transient=True
     ) as live:
         while seen.look():
             live.refresh()
-            time.sleep(every)
+            sleep(every)
     return seen.plan
 
 
