@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from pfl_bench.store import curve, stored_run
     from pfl_bench.store.archive import is_archive, merge, pack
     from pfl_bench.store.folder import Checkpoint, RunBusy
+    from pfl_bench.store.index import cached_at, load_cached, save_cached
     from pfl_bench.store.metric import Metric
     from pfl_bench.store.provenance import (
         arithmetic,

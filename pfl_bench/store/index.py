@@ -32,8 +32,8 @@ Signature = list[list[int]]
 
 def indexed(place: Path, folders: Iterable[Path]) -> Iterator[StoredRun]:
     """Every run of the store at `place`, from the index where that is still true."""
-    path = _path(place)
-    known = _load(path)
+    path = cached_at(place)
+    known = load_cached(path)
     kept: dict[str, Any] = {}
     try:
         for folder in folders:
@@ -55,7 +55,7 @@ def indexed(place: Path, folders: Iterable[Path]) -> Iterator[StoredRun]:
         raise
     finally:
         if kept != known:
-            _save(path, kept)
+            save_cached(path, kept)
 
 
 def _remembered(folder: Path, entry: dict[str, Any]) -> StoredRun:
@@ -79,9 +79,11 @@ def _signature(folder: Path) -> Signature | None:
     return found
 
 
-def _path(place: Path) -> Path:
+def cached_at(place: Path, what: str = "") -> Path:
+    """The file in the user's cache for the store at `place`, of the index or of something else that
+    was worked out from its runs."""
     name = hashlib.sha256(os.fsencode(place.resolve())).hexdigest()[:16]
-    return cache_dir() / "stores" / f"{name}.json"
+    return cache_dir() / "stores" / f"{name}{what}.json"
 
 
 def _edition() -> str:
@@ -89,7 +91,8 @@ def _edition() -> str:
     return f"{VERSION} {edition()}"
 
 
-def _load(path: Path) -> dict[str, Any]:
+def load_cached(path: Path) -> dict[str, Any]:
+    """What `save_cached` put there; nothing of another version, or damaged."""
     try:
         checksum, _, content = read_regular(path, _LARGEST).partition(b"\n")
         if int(checksum, 16) != zlib.crc32(content):
@@ -100,8 +103,8 @@ def _load(path: Path) -> dict[str, Any]:
         return {}
 
 
-def _save(path: Path, runs: dict[str, Any]) -> None:
-    """Put the index in its place; where that cannot be, the next look takes as long as this."""
+def save_cached(path: Path, runs: dict[str, Any]) -> None:
+    """Put it in its place; where that cannot be, the next look takes as long as this."""
     content = json.dumps({"edition": _edition(), "runs": runs}, separators=(",", ":")).encode()
     with contextlib.suppress(OSError):
         write_atomically(path, b"%08x\n" % zlib.crc32(content) + content)

@@ -47,6 +47,7 @@ from pfl_bench.reporting.report.tables import ReadResults, tables
 from pfl_bench.reporting.tables.spec import TableSpec
 from pfl_bench.store.records import from_json, seal
 from pfl_bench.store.store import Store
+from pfl_bench.store.stored_run import StoredRun
 
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = ROOT / "results" / "lite.zip"
@@ -252,6 +253,16 @@ def test_a_long_curve_is_thinned_and_ends_with_the_last_round(
     assert len(rounds) <= 11 and rounds[-1] == 47
     assert run["curve"]["megabytes"] == [3 * round for round in rounds]
     assert run["curve"]["accuracy"] == pytest.approx([round / TEST_SAMPLES for round in rounds])
+
+
+def test_what_is_drawn_of_a_finished_run_is_worked_out_once(
+    store: Store, standin: Profile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep(store, made_config(standin), [[10, 20], [30, 50]])
+    first = gather(store.all(), known := {"gone": "{}"})
+    assert len(known) == 1 and "gone" not in known
+    monkeypatch.setattr(StoredRun, "records", lambda _: pytest.fail("the records were read"))
+    assert gather(store.all(), known) == first
 
 
 def test_an_unfinished_run_is_told_as_far_as_it_went(store: Store, standin: Profile) -> None:

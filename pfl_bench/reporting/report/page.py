@@ -23,13 +23,15 @@ from pfl_bench.base import VERSION, UserError, install_command, write_atomically
 from pfl_bench.reporting.report.about import about
 from pfl_bench.reporting.report.runs import Gathered, gather
 from pfl_bench.reporting.report.tables import ReadResults, tables
-from pfl_bench.store import Store, to_json, utc_now
+from pfl_bench.store import Store, cached_at, load_cached, save_cached, to_json, utc_now
 
 if TYPE_CHECKING:
     from pfl_bench.config import Profile
     from pfl_bench.reporting.tables import TableSpec
 
 
+_DRAWN = 1
+"""Raised when what is drawn of a run changes: what was kept in the user's cache is then old."""
 _TOGETHER = 100
 """So many runs at least are packed together: fewer would share little."""
 
@@ -44,7 +46,11 @@ def write_report(
     """Write the page to `out`, whole or not at all; what it tells of the runs."""
     _jinja2(), _plotly()  # told at once if missing
     runs = list(store.all())
-    gathered = gather(runs)
+    cache = cached_at(store.root, f"-drawn{_DRAWN}")
+    known = load_cached(cache)
+    gathered = gather(runs, drawn := dict(known))
+    if drawn != known:
+        save_cached(cache, drawn)
     made = tables(ReadResults(store.root, runs), specs, profiles, data_dir) if gathered.runs else []
     page = render_page(gathered, made, str(store.root))
     try:

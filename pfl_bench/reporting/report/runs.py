@@ -57,12 +57,15 @@ class Gathered:
     it comes from. Text, because that is a tenth of the memory."""
 
 
-def gather(stored: Iterable[StoredRun]) -> Gathered:
-    """All runs of a store; `experiments` and their methods point into `runs` by position."""
+def gather(stored: Iterable[StoredRun], known: dict[str, str] | None = None) -> Gathered:
+    """All runs of a store; `experiments` and their methods point into `runs` by position. What is
+    worked out from records is taken from `known` where it is there, and is left in it: no more than
+    the runs need."""
     runs: list[dict[str, Any]] = []
     details: list[str] = []
     configs: list[RunConfig] = []
     unreadable = []
+    drawn = _Drawn(known or {})
     found = [run for run in stored if run.status != "begun"]
     said = remarks(run for run in found if run.status != "damaged")
     for run in found:
@@ -71,7 +74,7 @@ def gather(stored: Iterable[StoredRun]) -> Gathered:
             continue
         try:
             config = checked_config(run)
-            told, detail = _told(run, config)
+            told, detail = _told(run, config, drawn)
         except UNREADABLE:
             problem = "its content is not that of a run of this version"
             unreadable.append({"folder": run.path.name, "problem": problem})
@@ -79,6 +82,9 @@ def gather(stored: Iterable[StoredRun]) -> Gathered:
         runs.append(told)
         details.append(detail)
         configs.append(config)
+    if known is not None:
+        known.clear()
+        known.update(drawn.used)
     return Gathered(runs, _experiments(configs, said), unreadable, details)
 
 
@@ -101,11 +107,40 @@ def checked_config(run: StoredRun) -> RunConfig:
 # --- one run --------------------------------------------------------------------------------------
 
 
-def _told(run: StoredRun, config: RunConfig) -> tuple[dict[str, Any], str]:
+class _Drawn:
+    """What is drawn of runs, as JSON. It follows from the records, which the digest in a summary
+    names, and reading those of thousands of runs takes longer than all else."""
+
+    def __init__(self, known: Mapping[str, str]) -> None:
+        self._known = known
+        self.used: dict[str, str] = {}
+
+    def of(self, run: StoredRun, records: list[RoundRecord] | None) -> str:
+        name = f"{run.key} {run.end.records_sha256}" if run.is_final else ""
+        text = self._known.get(name)
+        if text is None:
+            text = _drawn(run, run.records() if records is None else records)
+        if name:
+            self.used[name] = text
+        return text
+
+
+def _drawn(run: StoredRun, records: Sequence[RoundRecord]) -> str:
+    end = Summary.of(run.summary or summarise(records))
+    drawn = {
+        "advice": advice(run, records),
+        "curve": _curve(records),
+        "perClient": _per_client(records, end.best.round) if end.best else None,
+    }
+    return json.dumps(drawn, separators=(",", ":"), allow_nan=False)
+
+
+def _told(run: StoredRun, config: RunConfig, drawn: _Drawn) -> tuple[dict[str, Any], str]:
     """What the list of runs shows, and the details. Both are JSON, while the run can still be
     refused."""
-    records = run.records()
-    end = Summary.of(run.summary or summarise(records))
+    records = None if run.is_final else run.records()
+    end = Summary.of(run.summary or summarise(records or []))
+    rounds = end.rounds
     origin = end.provenance
     told = {
         "key": run.key,
@@ -118,13 +153,13 @@ def _told(run: StoredRun, config: RunConfig) -> tuple[dict[str, Any], str]:
         "model": _model_title(config),
         "clients": int(config.clients),
         "seed": int(config.seed),
-        "rounds": len(records),
+        "rounds": rounds,
         "best": _score(end.best),
-        "seconds": _figure(end.total_seconds) if records else None,
+        "seconds": _figure(end.total_seconds) if rounds else None,
         "secondsPerRound": _figure(end.seconds_per_round),
         "bytesUp": _figure(end.bytes_up_per_client),
         "bytesDown": _figure(end.bytes_down_per_client),
-        "memory": _figure(end.peak_memory) if records else None,
+        "memory": _figure(end.peak_memory) if rounds else None,
         "finished": end.finished or "",
         "rising": run.status == "finished" and is_rising(run),
         "config": _texts(run.config),
@@ -134,13 +169,11 @@ def _told(run: StoredRun, config: RunConfig) -> tuple[dict[str, Any], str]:
         "last": _score(end.last),
         "provenance": _texts({**origin, **_circumstances(run.summary or {})}),
         "reference": str(known) if (known := reference(run)) else "",
-        "advice": advice(run, records),
         "command": run_command(config),
         "needs": requirements(config),
-        "curve": _curve(records),
-        "perClient": _per_client(records, end.best.round) if end.best else None,
     }
-    return from_json(to_json(told)), json.dumps(detail, separators=(",", ":"), allow_nan=False)
+    own = json.dumps(detail, separators=(",", ":"), allow_nan=False)
+    return from_json(to_json(told)), f"{own[:-1]},{drawn.of(run, records)[1:]}"
 
 
 def _score(score: Score | None) -> dict[str, float | None] | None:
