@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pfl_bench.api import named_run
-from pfl_bench.base import UserError, meant, results_dir, standard_output, user_path
+from pfl_bench.base import UserError, meant, results_dir, standard_output, unknown, user_path
 from pfl_bench.store import Store
 
 if TYPE_CHECKING:
@@ -40,7 +40,10 @@ def compare(a: str, b: str, folder: Path | None, plot: Path | None) -> None:
         picture_format(plot)  # a mistake is told before anything is printed
     store = Store(results_dir(folder))
     methods = stored_methods(store.all())
-    if {meant(a, methods), meant(b, methods)} <= set(methods):
+    strangers = [name for name in (a, b) if meant(name, methods) not in methods]
+    if len(strangers) == 1:
+        raise unknown("method among the results", strangers[0], methods)
+    if not strangers:
         if plot is not None:
             raise UserError("--plot draws two runs; methods are drawn by `pfl-bench figure curves`")
         _print_methods(a, b, store)

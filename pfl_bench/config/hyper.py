@@ -63,7 +63,7 @@ class Knob:
 
     def refusal(self, value: Any) -> str:
         """What an error says of a value: itself, the nearest choice and what is allowed."""
-        hint = nearest(value, map(str, self.choices or ()))
+        hint = nearest(value, [*map(str, self.choices or ()), *self.aliases])
         is_open = self.kind in (int, float) and self.high is None
         limit = f" (and at most {LARGEST:g})" if is_open and _is_huge(value) else ""
         return f"{shown(value)};{hint} allowed: {self.allowed}{limit}"

@@ -305,3 +305,8 @@ def test_a_profile_may_say_that_it_does_not_rank(tmp_path: Path) -> None:
     path.write_text("ranks: perhaps\n")
     with pytest.raises(UserError, match="ranks cannot be 'perhaps'; allowed: true, false"):
         load_profile(str(path))
+
+
+def test_a_misspelt_word_of_the_field_is_answered_with_it() -> None:
+    with pytest.raises(UserError, match="'dirichelt'; did you mean 'dirichlet'"):
+        checked({"setting": "dirichelt"}, "this run")

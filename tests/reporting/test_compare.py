@@ -219,6 +219,14 @@ def test_the_command_compares_methods_by_name(tmp_path: Path) -> None:
     assert "fedavg − FedPer" in shown.output and "-10.00" in shown.output.replace("−", "-")
 
 
+def test_of_a_method_and_a_stranger_the_stranger_is_named(tmp_path: Path) -> None:
+    _seeded(tmp_path, "fedavg", 0, 50)
+    for pair in (["FedAvg", "fedaverage"], ["fedaverage", "FedAvg"]):
+        refused = CliRunner().invoke(command, [*pair, "--results", str(tmp_path)])
+        assert isinstance(refused.exception, UserError)
+        assert "'fedaverage'; did you mean 'fedavg'?" in str(refused.exception)
+
+
 def test_methods_that_share_nothing_are_refused_in_a_sentence(tmp_path: Path) -> None:
     _seeded(tmp_path, "fedavg", 0, 50)
     _seeded(tmp_path, "fedper", 1, 60)
