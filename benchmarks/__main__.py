@@ -12,9 +12,10 @@ from typing import Any
 import click
 
 from benchmarks import rounds, scale, server
+from benchmarks.peers import contest, problem
 from benchmarks.workloads import WORKLOADS
 from pfl_bench.base import write_atomically
-from pfl_bench.execution import default_workers
+from pfl_bench.execution import choose_device, default_workers
 from pfl_bench.store import current_provenance
 
 SERVER_CLIENTS = (20, 100, 500)
@@ -22,11 +23,19 @@ SERVER_CLIENTS = (20, 100, 500)
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--scale", "is_scale", is_flag=True, help="Time and memory over 20 to 2,000 clients.")
+@click.option("--device", metavar="NAME", help="Rounds on cuda, cuda:1 or mps beside the cores.")
+@click.option("--peers", "is_peers", is_flag=True, help="A round of FedAvg in other simulators.")
+@click.option(
+    "--peer-folder",
+    default=".peers",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="Their environments, for --peers.",
+)
 @click.option(
     "--samples",
-    default=scale.SAMPLES,
-    type=click.IntRange(min=20_000),
-    help="Dealt to the clients, for --scale.",
+    type=click.IntRange(min=400),
+    help="Dealt to the clients, for --scale and --peers.",
 )
 @click.option("--repeat", default=5, type=click.IntRange(min=1), help="Laps per contestant.")
 @click.option("--only", metavar="TEXT", help="Only rows whose name holds this.")
@@ -35,12 +44,24 @@ SERVER_CLIENTS = (20, 100, 500)
     "--out", default="benchmarks/measured", type=click.Path(path_type=Path), metavar="FOLDER"
 )
 def main(
-    is_scale: bool, samples: int, repeat: int, only: str | None, workers: int, out: Path
+    is_scale: bool,
+    device: str | None,
+    is_peers: bool,
+    peer_folder: Path,
+    samples: int | None,
+    repeat: int,
+    only: str | None,
+    workers: int,
+    out: Path,
 ) -> None:
     """Time pfl-bench beside the usual simulator. Keep the machine quiet meanwhile."""
     out.mkdir(parents=True, exist_ok=True)
     if is_scale:
-        measure_scale(out, workers, repeat, only or "", samples)
+        measure_scale(out, workers, repeat, only or "", samples or scale.SAMPLES)
+    elif device is not None:
+        measure_device(out, choose_device(device), workers, repeat, only or "")
+    elif is_peers:
+        measure_peers(out, peer_folder, samples or problem.SAMPLES, workers, repeat, only or "")
     else:
         measure_ratios(out, workers, repeat, only or "")
 
@@ -55,13 +76,12 @@ def measure_ratios(out: Path, workers: int, repeat: int, only: str) -> None:
         click.echo(f"  {row.naive} × naive, engine / bare loop {row.engine}", err=True)
     if rows:
         lines += table(
-            "round of|s|× naive|target|× naive, one thread|engine / bare loop|accuracy apart by",
+            "round of|s|× naive|× naive, one thread|engine / bare loop|accuracy apart by",
             [
                 (
                     row.name,
                     f"{row.ours:.2f}",
                     row.naive,
-                    f"≥ {row.target:g}" if row.target else "",
                     row.naive_one_thread,
                     row.engine,
                     f"{100 * row.difference:.2f} points",
@@ -135,6 +155,59 @@ def measure_scale(out: Path, workers: int, repeat: int, only: str, samples: int)
     }
     scale.plot(rows, out / "scale.png")
     save(out / "scale", lines, found)
+
+
+def measure_device(out: Path, device: str, workers: int, repeat: int, only: str) -> None:
+    rows = []
+    for workload in (w for w in WORKLOADS if only in w.name):
+        click.echo(f"{workload.name} …", err=True)
+        rows.append(rounds.measure_device(workload, device, workers, repeat))
+    lines = table(
+        f"round of|s on {device}|cores / {device}|accuracy apart by",
+        [
+            (row.name, f"{row.seconds:.2f}", row.cores, f"{100 * row.difference:.2f} points")
+            for row in rows
+        ],
+    )
+    found = {
+        "machine": current_provenance(),
+        "device": device,
+        "workers": workers,
+        "rows": [dataclasses.asdict(row) for row in rows],
+    }
+    save(out / "device", lines, found)
+
+
+def measure_peers(
+    out: Path, folder: Path, samples: int, workers: int, repeat: int, only: str
+) -> None:
+    told = partial(click.echo, err=True)
+    rows, failed = contest.measure(folder.resolve(), samples, workers, repeat, only, told)
+    header = "simulator|s per round|× ours|processor × ours|memory (MB)|accuracy|what differs"
+    lines = table(
+        header,
+        [
+            (
+                row.name,
+                f"{row.seconds:.2f} ({row.low:.2f}–{row.high:.2f})",
+                row.ratio,
+                row.processor,
+                f"{row.memory:.0f}",
+                f"{100 * row.accuracy:.1f} %",
+                row.differs,
+            )
+            for row in rows
+        ],
+    )
+    lines += [f"{name} {reason}." for name, reason in failed.items()]
+    found = {
+        "machine": current_provenance(),
+        "workers": workers,
+        "samples": samples,
+        "rows": [dataclasses.asdict(row) for row in rows],
+        "failed": failed,
+    }
+    save(out / "peers", lines, found)
 
 
 def table(header: str, rows: Sequence[Sequence[object]]) -> list[str]:

@@ -27,7 +27,6 @@ class RoundRow:
     """Our round without its evaluation, over the bare loop."""
     difference: float
     """The largest difference between the accuracies of both after a round."""
-    target: float | None
 
 
 def measure(workload: Workload, workers: int, repeats: int) -> RoundRow:
@@ -49,7 +48,6 @@ def measure(workload: Workload, workers: int, repeats: int) -> RoundRow:
         naive_one_thread=Ratio.of(seconds(laps["naive, one thread"]), ours),
         engine=Ratio.of(training, seconds(laps["bare"])),
         difference=max(abs(a.answer["accuracy"] - b.answer) for a, b in accuracies),
-        target=workload.target,
     )
 
 
@@ -68,8 +66,33 @@ def measure_pair(workload: Workload, repeats: int) -> Ratio:
     return Ratio.of([2 * t for t in alone], together)
 
 
-def build_ours(workload: Workload, workers: int) -> Callable[[], dict[str, Any]]:
-    rounds = workload.simulator(workers).rounds()
+@dataclass(frozen=True)
+class DeviceRow:
+    """A round on a device beside one on the processor's cores."""
+
+    name: str
+    seconds: float
+    """Per round on the device, the best."""
+    cores: Ratio
+    """The cores' seconds over the device's."""
+    difference: float
+    """Between the accuracies of both after the last round."""
+
+
+def measure_device(workload: Workload, device: str, workers: int, repeats: int) -> DeviceRow:
+    places = {"there": device, "cores": "cpu"}
+    builders = {name: partial(build_ours, workload, workers, at) for name, at in places.items()}
+    with contest(builders) as contestants:
+        laps = in_turns(contestants, repeats)
+    there, cores = seconds(laps["there"]), seconds(laps["cores"])
+    last = [laps[name][-1].answer["accuracy"] for name in places]
+    return DeviceRow(workload.name, min(there), Ratio.of(cores, there), abs(last[0] - last[1]))
+
+
+def build_ours(
+    workload: Workload, workers: int, device: str = "cpu"
+) -> Callable[[], dict[str, Any]]:
+    rounds = workload.simulator(workers, device=device).rounds()
 
     def lap() -> dict[str, Any]:
         record = next(rounds)

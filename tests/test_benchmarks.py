@@ -7,6 +7,7 @@ import torch
 
 from benchmarks.bare import BareLoop
 from benchmarks.naive import NaiveSimulator
+from benchmarks.rounds import measure_device
 from benchmarks.server import Server, plain_mixture
 from benchmarks.workloads import CIFAR, TEXT, Workload
 
@@ -43,3 +44,8 @@ def test_the_plain_loop_over_pairs_mixes_as_our_server_does() -> None:
     mixtures = server.work()["mixtures"]
     for i in range(4):
         torch.testing.assert_close(mixtures[i], plain_mixture(server, i), rtol=1e-5, atol=1e-6)
+
+
+def test_a_device_is_measured_beside_the_cores() -> None:
+    row = measure_device(SMALL[0], "cpu", workers=1, repeats=1)
+    assert row.difference == 0 and row.seconds > 0
