@@ -27,7 +27,7 @@ PEERS = (
         "pfl-research",
         ("pfl",),
         "pfl_research",
-        "one process; also trains on an incomplete last batch; clients weigh alike",
+        "one process; does not shuffle, keeps an incomplete last batch; clients weigh alike",
     ),
     Peer(
         "Flower",
@@ -36,7 +36,7 @@ PEERS = (
         "clients are jobs of Ray's processes, whose time and memory are not counted here; the "
         "model travels as bytes",
     ),
-    Peer("fluke", ("fluke-fl",), "fluke_fl", "also trains on an incomplete last batch"),
+    Peer("fluke", ("fluke-fl",), "fluke_fl", "keeps an incomplete last batch"),
     Peer(
         "FedJAX",
         # Its last release calls what later ones of JAX have removed, and this one what numpy has.
