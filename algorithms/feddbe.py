@@ -100,9 +100,11 @@ class FedDBE(Algorithm):
     def loss(self, client: Client, batch: Batch) -> Tensor:
         h = client.net.module("extractor")(batch.x)
         logits = client.net.module("head")(client.net.module("memory")(h))
-        past, share = client.memo.get("running"), self.hyper.momentum
-        mean = h.mean(0) if past is None else (1 - share) * past + share * h.mean(0)
-        client.memo["running"] = mean.detach()
+        mean, share = h.mean(0), self.hyper.momentum
+        if share < 1:
+            past = client.memo.get("running", mean)
+            mean = (1 - share) * past + share * mean
+            client.memo["running"] = mean.detach()
         tie = F.mse_loss(mean, client.memo["consensus"]) / 2
         return F.cross_entropy(logits, batch.y) + self.hyper.kappa * tie
 

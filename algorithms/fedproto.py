@@ -48,6 +48,7 @@ class FedProto(Algorithm):
         "the client's own extractor with the nearest global prototype (predict=head: its head)"
     )
     shared, personal = (), ("extractor", "head")
+    one_by_one = "its loss looks up prototypes by label, of which clients have different ones"
     Hyper = Hyper
 
     def server_state(self, start: Start) -> ServerState:

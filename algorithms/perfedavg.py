@@ -46,6 +46,7 @@ class PerFedAvg(Algorithm):
     scored_model = "the global model after one SGD step on one batch of the client's training data"
     Hyper = Hyper
     steps_are_plain = True
+    one_by_one = "it takes its steps itself, two batches at a time"
 
     def impossible(self) -> str | None:
         needed = 2 * self.task.config.batch_size

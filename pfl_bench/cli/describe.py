@@ -138,7 +138,9 @@ def show(
     click.echo(
         f"  receives  {size.parameters_down:,} parameters, {size.bytes_down:,} bytes per round"
     )
-    click.echo(f"Scored: {kind.scored_model}\n")
+    click.echo(f"Scored: {kind.scored_model}")
+    blocks = f"one by one: {size.one_by_one}" if size.one_by_one else "in blocks (--block-size)"
+    click.echo(f"Trained: {blocks}\n")
     declared = knobs(kind.Hyper)
     click.echo("Hyper-parameters (--set NAME=VALUE)" if declared else "No hyper-parameters")
     for field, knob in declared.items():

@@ -20,7 +20,7 @@ PFLLIB_PATH = "pfllib:PATH"
 _FLAGS = (
     *DATA_OPTIONS, "model", "rounds", "local_epochs", "batch_size", "lr", "momentum",
     "weight_decay", "lr_decay", "joining_ratio", "eval_every", "patience", "validation",
-    "new_clients", "adapt_epochs", "bn_stats", "seed", "record",
+    "new_clients", "adapt_epochs", "bn_stats", "block_size", "seed", "record",
 )  # fmt: skip
 
 

@@ -134,6 +134,14 @@ class Options:
         low=1e-6,
         high=1,
     )
+    block_size: int = knob(
+        1,
+        "clients trained as one computation (1: one by one); results are the same to rounding",
+        source=OURS,
+        off=1,
+        low=1,
+        high=1000,
+    )
     seed: int = knob(0, "seed of initialisation, batches and client sampling", source=OURS, low=0)
     record: str = knob("", "series to record, separated by commas", source=OURS)
 

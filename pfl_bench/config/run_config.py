@@ -74,6 +74,7 @@ class RunConfig:
     validation: float = 0.0  # share of each client's training samples that is held back
     new_clients: int = 0  # clients of the partition that never join
     adapt_epochs: int = 1  # for which those train before they are scored
+    block_size: int = 1  # clients that are trained as one computation
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values, the same after a trip through a file."""

@@ -6,7 +6,7 @@ from pfl_bench.base.face import face
 
 if TYPE_CHECKING:
     from pfl_bench.device.setup import TF32, make_repeatable
-    from pfl_bench.device.streams import WorkerPool, handed_over, taken_over
+    from pfl_bench.device.streams import WorkerPool, handed_over, taken_over, this_stream
     from pfl_bench.device.values import exact, fetched, put
 
 __getattr__, __dir__, __all__ = face(__name__, __file__)

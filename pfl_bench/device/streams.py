@@ -10,6 +10,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -64,6 +66,15 @@ class _Handed:
 
     def cancel(self) -> bool:
         return self._made.cancel()
+
+
+def this_stream(
+    device: torch.device, card: Any = torch.cuda
+) -> Callable[[], AbstractContextManager[Any]]:
+    """What lets another thread, which works for this one, go on with this one's stream."""
+    if device.type != "cuda":
+        return nullcontext
+    return partial(card.stream, card.current_stream(device))
 
 
 def handed_over(device: torch.device, card: Any = torch.cuda) -> Any:

@@ -77,6 +77,9 @@ class Algorithm:
     waits: ClassVar[str | None] = None
     """Why a client waits for a value of the device in the midst of its round (`client.wait_for`),
     where it does. On a card that costs more than it computes."""
+    one_by_one: ClassVar[str] = ""
+    """Why its clients are never trained in blocks, where it is known beforehand; else it is found
+    out when they are."""
     plans_rounds: ClassVar[bool] = False
     """Whether its course depends on how many rounds are planned. Such a run is another run when
     it is longer; that of any other method is the same run, continued."""

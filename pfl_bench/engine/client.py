@@ -44,6 +44,19 @@ class Task:
         return len(self.train_sizes)
 
 
+@dataclass(frozen=True)
+class Training:
+    """What one call of `Client.train` asks for."""
+
+    loss: Loss
+    batches: Iterable[Batch]
+    parts: Sequence[str] | None
+    lr: float
+    toward: Mapping[str, Tensor] | None
+    strength: float
+    correction: Mapping[str, Tensor] | None
+
+
 class ClientState(UserDict[str, Tree]):
     """What a client keeps between rounds. Only declared names can be written."""
 
@@ -76,6 +89,7 @@ class Client:
         state: ClientState,
         net: Network,
         check_cancelled: Callable[[], None] = lambda: None,
+        in_block: Callable[[Training], None] | None = None,
     ):
         self.index = index
         self.round = round
@@ -84,7 +98,8 @@ class Client:
         self.state = state
         self.net = net
         self.memo: dict[str, Any] = {}
-        self._check_cancelled = check_cancelled
+        self.check_cancelled = check_cancelled
+        self._in_block = in_block
         self._loss_sum = torch.zeros((), device=net.vector.device)
         self._steps = 0
 
@@ -126,7 +141,7 @@ class Client:
         epochs = self.task.config.local_epochs if epochs is None else epochs
         size = self.task.config.batch_size
         for batch in self.shard.batches(size, epochs, self.generator(purpose), of, least):
-            self._check_cancelled()
+            self.check_cancelled()
             yield batch
 
     def train(
@@ -148,17 +163,26 @@ class Client:
         restricts the gradient step to some parts of the network.
         """
         self.net.train()
-        lr = self.lr if lr is None else lr
-        push = HeavyBall(self.net, parts, self.task.config.momentum)
-        for batch in self.batches() if batches is None else batches:
+        drawn = self.batches() if batches is None else batches
+        rate = self.lr if lr is None else lr
+        training = Training(loss, drawn, parts, rate, toward, strength, correction)
+        if self._in_block is None:
+            self.take_steps(training)
+        else:
+            self._in_block(training)
+
+    def take_steps(self, training: Training) -> None:
+        """The steps of one call of `train`, by this client alone."""
+        push = HeavyBall(self.net, training.parts, self.task.config.momentum)
+        for batch in training.batches:
             with push.step():
                 value = self.net.step(
-                    partial(loss, batch),
-                    lr,
-                    parts,
-                    toward,
-                    strength,
-                    correction,
+                    partial(training.loss, batch),
+                    training.lr,
+                    training.parts,
+                    training.toward,
+                    training.strength,
+                    training.correction,
                     self.task.config.weight_decay,
                 )
             self.report(value)
@@ -177,10 +201,10 @@ class Client:
         for batch in batches:
             self.net.descend(self.net.gradients(loss(batch), parts), lr, parts)
 
-    def report(self, loss: Tensor) -> None:
-        """Count one step's loss into the round's mean training loss."""
+    def report(self, loss: Tensor, steps: int = 1) -> None:
+        """Count the loss of a step, or the sum of several, into the round's mean training loss."""
         self._loss_sum += loss.detach()
-        self._steps += 1
+        self._steps += steps
 
     @property
     def steps(self) -> int:
@@ -209,7 +233,7 @@ class Client:
 
     def _evaluation_batches(self, which: str, of: Tensor | None) -> Iterator[Batch]:
         for batch in self.shard.evaluation_batches(which, of):
-            self._check_cancelled()
+            self.check_cancelled()
             yield batch
 
     def frozen_features(self, part: str) -> Callable[[Batch], Tensor]:
@@ -269,7 +293,8 @@ class HeavyBall:
         before = {part: self._net[part].clone() for part in self._parts}
         yield
         for part, last in self._last.items():
-            self._net[part].add_(before[part] - last, alpha=self._momentum)
+            still = last[: len(before[part])]  # of a stack, those that take this step too
+            self._net[part].add_(before[part] - still, alpha=self._momentum)
         self._last = before
 
 

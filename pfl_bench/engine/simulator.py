@@ -11,7 +11,8 @@ import contextlib
 import dataclasses
 import math
 import threading
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,12 +21,13 @@ from torch import Tensor
 from pfl_bench.base import UserError, seeds
 from pfl_bench.config import RunConfig, resolve
 from pfl_bench.data import Dataset, Partition, roles_of
-from pfl_bench.device import WorkerPool, fetched, make_repeatable
+from pfl_bench.device import WorkerPool, fetched, make_repeatable, this_stream
 from pfl_bench.engine.algorithm import Algorithm, Upload
 from pfl_bench.engine.batches import Pool, Shard
-from pfl_bench.engine.client import Client, ClientState, Message, Score, Scores, Task
+from pfl_bench.engine.blocks import Asked, Block, Found, Meet, in_lockstep, windows
+from pfl_bench.engine.client import Client, ClientState, Message, Score, Scores, Task, Training
 from pfl_bench.engine.feasibility import why_impossible
-from pfl_bench.engine.parallel import in_order
+from pfl_bench.engine.parallel import GROUP, blocks_in_order, in_order
 from pfl_bench.engine.server import Server, Spread
 from pfl_bench.engine.snapshot import Snapshot, misfit
 from pfl_bench.engine.timing import RoundWatch
@@ -59,6 +61,7 @@ class Simulator:
         self.workers = useful_workers(config.model, workers)
         self.diverged: str | None = None
         self.remark = dataset.remark
+        self.found_one_by_one: Found = {}
         self.cancelled = threading.Event()
         pool = Pool(dataset.x, dataset.y, self.device)
         self.roles = roles_of(
@@ -162,10 +165,18 @@ class Simulator:
         total = sum(self.shards[i].samples for i in joined)
 
         def job(index: int) -> Trained:
-            return self._train(index, round, self.shards[index].samples / total, watch)
+            with self.client(index, round) as client:
+                return self._train(client, client.samples / total, watch)
+
+        def block(indices: list[int]) -> list[Trained]:
+            return self._train_block(indices, round, total, watch)
 
         recorded: dict[str, Any] = {}
-        trained = in_order(pool, job, joined, cost=lambda i: self.shards[i].samples)
+        if self.in_blocks:
+            grouped = windows(joined, self.config.block_size, self._samples, GROUP)
+            trained = blocks_in_order(pool, block, grouped)
+        else:
+            trained = in_order(pool, job, joined, cost=self._samples)
         with watch.aggregation(trained) as arriving:
             uploads = totals.uploads(arriving)
             server = self.algorithm.aggregate(self.server(pool.map, recorded, joined), uploads)
@@ -246,37 +257,71 @@ class Simulator:
             )
         return chosen
 
-    def _train(self, index: int, round: int, weight: float, watch: RoundWatch) -> Trained:
+    @property
+    def in_blocks(self) -> bool:
+        """Whether clients are trained in blocks."""
+        return self.config.block_size > 1 and not self.algorithm.one_by_one
+
+    def _samples(self, index: int) -> int:
+        return self.shards[index].samples
+
+    def _train_block(
+        self, indices: list[int], round: int, total: int, watch: RoundWatch
+    ) -> list[Trained]:
+        """The jobs of a block of clients, on a worker: they wait for each other where they train,
+        and the steps of all are taken as one."""
+        self.check_cancelled()
+        stream = this_stream(self.device)
+        with self.workspaces.of_block(indices, self.snapshot) as stack:
+            trainer = Block(stack, self.found_one_by_one)
+
+            def job(net: Network, index: int, meet: Meet[Asked]) -> Trained:
+                def ask(training: Training) -> None:
+                    with watch.excepted("training"):
+                        meet((client, training))
+
+                with stream():
+                    client = self._client_on(net, index, round, ask)
+                    return self._train(client, client.samples / total, watch)
+
+            def together(asked: list[tuple[int, Asked]]) -> None:
+                with watch.measure("training"):
+                    trainer.train(asked)
+
+            members = zip(stack.members, indices, strict=False)
+            return in_lockstep([partial(job, net, index) for net, index in members], together)
+
+    def _train(self, client: Client, weight: float, watch: RoundWatch) -> Trained:
         """The job of one joined client, on a worker."""
-        with self.client(index, round) as client:
-            received = self.download(index)
-            convergence: dict[str, tuple[Tensor, Score]] | None = None
-            if CONVERGENCE in self.config.record:
-                with watch.measure("evaluation"):
-                    self.algorithm.scored(client, received)
-                    convergence = {"before": self._losses(client)}
-                    self.workspaces.load_stats(client.net, index, self.snapshot)
-            copied = client.net.seconds_copying
-            with watch.measure("training"):
-                message = self.algorithm.local_update(client, received)
-            watch.move(client.net.seconds_copying - copied, "training", "communication")
-            stats = client.net.stats.clone()
-            scores = None
+        index, round = client.index, client.round
+        received = self.download(index)
+        convergence: dict[str, tuple[Tensor, Score]] | None = None
+        if CONVERGENCE in self.config.record:
             with watch.measure("evaluation"):
-                if self.algorithm.scores_after_training and self._is_evaluated(round):
-                    scores = self._scores(client)
-                if convergence is not None:
-                    convergence["after"] = self._losses(client)
-            return Trained(
-                Upload(index, weight, message),
-                dict(client.state),
-                None if self.workspaces.averages_all else stats,
-                stats[self.workspaces.averaged] if self.snapshot.server_stats is not None else None,
-                received,
-                client.train_loss,
-                scores,
-                convergence,
-            )
+                self.algorithm.scored(client, received)
+                convergence = {"before": self._losses(client)}
+                self.workspaces.load_stats(client.net, index, self.snapshot)
+        copied = client.net.seconds_copying
+        with watch.measure("training"):
+            message = self.algorithm.local_update(client, received)
+        watch.move(client.net.seconds_copying - copied, "training", "communication")
+        stats = client.net.stats.clone()
+        scores = None
+        with watch.measure("evaluation"):
+            if self.algorithm.scores_after_training and self._is_evaluated(round):
+                scores = self._scores(client)
+            if convergence is not None:
+                convergence["after"] = self._losses(client)
+        return Trained(
+            Upload(index, weight, message),
+            dict(client.state),
+            None if self.workspaces.averages_all else stats,
+            stats[self.workspaces.averaged] if self.snapshot.server_stats is not None else None,
+            received,
+            client.train_loss,
+            scores,
+            convergence,
+        )
 
     def _evaluate(
         self,
@@ -405,10 +450,16 @@ class Simulator:
         self.algorithm.scored(client, self.download(index))
         return client
 
-    def _client_on(self, net: Network, index: int, round: int) -> Client:
+    def _client_on(
+        self,
+        net: Network,
+        index: int,
+        round: int,
+        in_block: Callable[[Training], None] | None = None,
+    ) -> Client:
         state = ClientState(self._fresh_state, self.snapshot.clients.get(index, {}))
         shard = self._everybody[index]
-        return Client(index, round, self.task, shard, state, net, self.check_cancelled)
+        return Client(index, round, self.task, shard, state, net, self.check_cancelled, in_block)
 
     def check_cancelled(self) -> None:
         if self.cancelled.is_set():

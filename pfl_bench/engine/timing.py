@@ -47,6 +47,15 @@ class Stopwatch:
         self.add(target, seconds)
 
     @contextmanager
+    def excepted(self, part: str) -> Iterator[None]:
+        """Within a measurement of a part, what does not belong to it."""
+        began = running()
+        try:
+            yield
+        finally:
+            self.add(part, began - running())
+
+    @contextmanager
     def measure(self, part: str) -> Iterator[None]:
         began = running()
         try:

@@ -10,7 +10,7 @@ import contextlib
 import math
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ import torch
 from pfl_bench.device import handed_over, taken_over
 from pfl_bench.engine.algorithm import Algorithm, Start, build_network, initial_values
 from pfl_bench.engine.snapshot import Snapshot
-from pfl_bench.models import Network, seeded
+from pfl_bench.models import Network, Stack, seeded
 
 
 class Workspaces:
@@ -29,6 +29,8 @@ class Workspaces:
         self._building = threading.Lock()
         self._free: queue.SimpleQueue[tuple[Network, Any]] = queue.SimpleQueue()
         self._servers_own: list[tuple[Network, Any]] = []
+        self._stacks: list[tuple[Stack, Any]] = []
+        self._block_size = algorithm.task.config.block_size
         nets = [self.build() for _ in range(workers)]
         for net in nets:
             self._free.put((net, handed_over(device)))
@@ -68,6 +70,21 @@ class Workspaces:
             yield net
         finally:
             self._free.put((net, handed_over(self._device)))
+
+    @contextlib.contextmanager
+    def of_block(self, clients: Sequence[int], snapshot: Snapshot) -> Iterator[Stack]:
+        """Networks to train some clients as one, each with its batch-norm statistics."""
+        with self._building:
+            has_one = bool(self._stacks)
+            own = self._stacks.pop() if has_one else (Stack(self.build(), self._block_size), None)
+        stack, event = own
+        taken_over(event, self._device)
+        for net, index in zip(stack.members, clients, strict=False):
+            self.load_stats(net, index, snapshot)
+        try:
+            yield stack
+        finally:
+            self._stacks.append((stack, handed_over(self._device)))
 
     @contextlib.contextmanager
     def of_server(self, snapshot: Snapshot) -> Iterator[Network]:

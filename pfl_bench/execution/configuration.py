@@ -186,6 +186,7 @@ def _config(options: Options, hyper: Mapping[str, Any], **facts: Any) -> RunConf
         momentum=options.momentum,
         weight_decay=options.weight_decay,
         lr_decay=options.lr_decay,
+        block_size=options.block_size,
         seed=options.seed,
         record=record,
         **facts,

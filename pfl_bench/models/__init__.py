@@ -16,9 +16,11 @@ if TYPE_CHECKING:
         seeded,
         useful_workers,
     )
-    from pfl_bench.models.layers import WideLinear, product_by_rows, wide_order
+    from pfl_bench.models.layers import WideLinear, product_by_rows, watched, wide_order
     from pfl_bench.models.losses import balanced_softmax, mmd, rows_by_class
     from pfl_bench.models.network import Network
+    from pfl_bench.models.rules import RULES
+    from pfl_bench.models.stacked import Stack, StackedNetwork
     from pfl_bench.models.unrolled import UnrolledNetwork
 
 __getattr__, __dir__, __all__ = face(__name__, __file__)

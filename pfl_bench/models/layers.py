@@ -17,6 +17,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.overrides import handle_torch_function, has_torch_function
 
 from pfl_bench.store import machine
 
@@ -50,14 +51,31 @@ class Call:
     """Adds the weight's gradient, given that of `y`, to the weight, times a factor."""
 
 
+def wide_product(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """What a `WideLinear` computes, as one operation for those who watch."""
+    if has_torch_function((x,)):
+        return handle_torch_function(wide_product, (x,), x, weight, bias)
+    return F.linear(x, weight, bias)
+
+
+def word_mean(tokens: Tensor, weight: Tensor, length: int) -> Tensor:
+    """What a `WordMean` computes, as one operation for those who watch."""
+    if has_torch_function((tokens,)):
+        return handle_torch_function(word_mean, (tokens,), tokens, weight, length)
+    return F.embedding_bag(tokens, weight, mode="sum", padding_idx=0) / length
+
+
 class WideLinear(nn.Linear):
     """`nn.Linear`, faster for small batches; see `factored` for its gradient."""
 
     _calls: list[Call] | None = None
+    _is_watched = False
 
     def forward(self, x: Tensor) -> Tensor:
         if x.dim() != 2:
             return super().forward(x)
+        if self._is_watched:
+            return wide_product(x, self.weight, self.bias)
         if self._calls is None or not torch.is_grad_enabled():
             return _Product.apply(x, self.weight, self.bias)
         y = _Product.apply(x, self.weight.detach(), self.bias)
@@ -78,12 +96,15 @@ class WordMean(nn.EmbeddingBag):
     """
 
     _calls: list[Call] | None = None
+    _is_watched = False
 
     def __init__(self, words: int, width: int, length: int):
         super().__init__(words, width, mode="sum", sparse=True, padding_idx=0)
         self.length = length
 
     def forward(self, tokens: Tensor) -> Tensor:  # type: ignore[override]
+        if self._is_watched:
+            return word_mean(tokens, self.weight, self.length)
         if self._calls is None or not torch.is_grad_enabled():
             is_sparse = self.weight.device.type == "cpu"
             y = F.embedding_bag(tokens, self.weight, mode="sum", sparse=is_sparse, padding_idx=0)
@@ -105,6 +126,20 @@ class WordMean(nn.EmbeddingBag):
         else:
             self.weight.index_add_(0, tokens.reshape(-1), rows, alpha=factor / self.length)
         self.weight[0] = padding
+
+
+@contextmanager
+def watched(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """Meanwhile large layers are one operation each, which a `TorchFunctionMode` can see."""
+    layers = [m for module in modules for m in module.modules()]
+    chosen = [layer for layer in layers if isinstance(layer, WideLinear | WordMean)]
+    for layer in chosen:
+        layer._is_watched = True
+    try:
+        yield
+    finally:
+        for layer in chosen:
+            layer._is_watched = False
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from pfl_bench.base import UserError
-from pfl_bench.models.layers import WideLinear, WordMean, factored
+from pfl_bench.models.layers import Call, WideLinear, WordMean, factored
 
 
 class Network:
@@ -29,12 +29,18 @@ class Network:
     and no longer in theirs, while the modules compute as before.
     """
 
-    def __init__(self, parts: Mapping[str, nn.Module], frozen: Sequence[str] = ()):
+    def __init__(
+        self,
+        parts: Mapping[str, nn.Module],
+        frozen: Sequence[str] = (),
+        vector: Tensor | None = None,
+    ):
+        """`vector` is where the parameters shall lie, if it is there already."""
         order = [name for name in parts if name not in frozen] + list(frozen)
         self.parts = {name: parts[name] for name in order}
         self.trainable_parts = tuple(name for name in order if name not in frozen)
         groups = grouped(self.parts)
-        self.vector, self._slices = _flatten(groups)
+        self.vector, self._slices = _flatten(groups, vector)
         self.stats = _flatten_buffers(self.parts.values())
         for parameter in (p for name in frozen for p in groups[name]):
             parameter.requires_grad_(False)
@@ -158,6 +164,15 @@ class Network:
         outputs = [call.y for call in calls]
         # A loss can also name a large weight itself, hence weights and outputs; or neither.
         gradients = torch.autograd.grad(value, [*parameters, *outputs], allow_unused=True)
+        return value, self._descent(parameters, calls, gradients)
+
+    def _descent(
+        self,
+        parameters: Sequence[Tensor],
+        calls: Sequence[Call],
+        gradients: Sequence[Tensor | None],
+    ) -> Callable[[float], None]:
+        """What moves parameters, and the large layers that were called, down their gradients."""
 
         @torch.no_grad()
         def descend(lr: float) -> None:
@@ -168,7 +183,7 @@ class Network:
                 if gradient is not None:
                     call.add(gradient, -lr)
 
-        return value, descend
+        return descend
 
     @torch.no_grad()
     def pull(self, toward: Mapping[str, Tensor], strength: float) -> None:
@@ -188,11 +203,14 @@ class Network:
         return Network({n: m.to(device) for n, m in self.parts.items()}, frozen)
 
 
-def _flatten(groups: Mapping[str, list[nn.Parameter]]) -> tuple[Tensor, dict[str, slice]]:
+def _flatten(
+    groups: Mapping[str, list[nn.Parameter]], vector: Tensor | None
+) -> tuple[Tensor, dict[str, slice]]:
     """Move all parameters into one vector; where each group lies in it."""
     everything = [p for group in groups.values() for p in group]
-    device = everything[0].device if everything else torch.device("cpu")
-    vector = torch.empty(sum(p.numel() for p in everything), device=device)
+    if vector is None:
+        device = everything[0].device if everything else torch.device("cpu")
+        vector = torch.empty(sum(p.numel() for p in everything), device=device)
     slices, offset = {}, 0
     for name, group in groups.items():
         start = offset

@@ -41,6 +41,9 @@ from pfl_bench.plugins.testing import (
 )
 from pfl_bench.store import NEWCOMERS, VALIDATION, RoundRecord, same_result, to_json
 
+_BLOCK_SIZE = 3
+"""Less than the clients of a toy problem, so that there are two blocks of different sizes."""
+
 _references: dict[str, list[RoundRecord]] = {}
 """By configuration: several properties compare with one run, which is computed once."""
 
@@ -175,6 +178,36 @@ class AlgorithmConformance:
         )
         assert len(settled) <= config.rounds, "the server waits more than once a round"
 
+    # --- clients in blocks --------------------------------------------------------------------
+
+    def test_clients_in_blocks_train_as_they_do_one_by_one(self, algo: str) -> None:
+        """To rounding, over rounds in which some join and clients take different numbers of
+        steps; a method that cannot is trained one by one, to the bit."""
+        config = self._partly_joined(algo)
+        alone, together = (
+            toy_simulator(replace(config, block_size=size)) for size in (1, _BLOCK_SIZE)
+        )
+        for one, other in zip(alone.rounds(), together.rounds(), strict=True):
+            assert one.joined == other.joined and one.bytes_up == other.bytes_up
+            left, right = alone.snapshot.tensors(), together.snapshot.tensors()
+            assert left.keys() == right.keys()
+            for name, value in left.items():
+                near = torch.allclose(right[name], value, rtol=2e-3, atol=2e-4, equal_nan=True)
+                assert near, f"{name} differs in round {one.round}"
+
+    def test_neither_workers_nor_resuming_nor_the_workspace_change_a_bit_in_blocks(
+        self, algo: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        config = replace(self._partly_joined(algo), block_size=_BLOCK_SIZE)
+        plain = toy_run(config)
+        assert_same(plain, toy_run(config, workers=2), usual_cause=_ORDER)
+        first, second = toy_simulator(config), toy_simulator(config, workers=2)
+        before = list(islice(first.rounds(), 2))
+        tensors = {name: value.clone() for name, value in first.snapshot.tensors().items()}
+        second.resume(2, tensors)
+        _poison_workspaces(monkeypatch)
+        assert_same(plain, [*before, *second.rounds()], usual_cause=f"{_UNDECLARED}; {_WORKSPACE}")
+
     # --- what is sent and kept ----------------------------------------------------------------
 
     def test_bytes_counted_are_the_tensors_sent(
@@ -209,13 +242,7 @@ class AlgorithmConformance:
         self, algo: str, reference: list[RoundRecord], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Filling the workspace with NaN before each job must not change a bit."""
-
-        class OnPoisonedWorkspace(Client):
-            def __init__(self, *facts: Any):
-                super().__init__(*facts)
-                self.net.vector.fill_(math.nan)
-
-        monkeypatch.setattr("pfl_bench.engine.simulator.Client", OnPoisonedWorkspace)
+        _poison_workspaces(monkeypatch)
         assert_same(reference, toy_run(self._partly_joined(algo)), usual_cause=_WORKSPACE)
 
     def test_undeclared_client_state_is_refused(self, algo: str) -> None:
@@ -339,6 +366,17 @@ class AlgorithmConformance:
                 message = _refusal(algo, knob.name, value)
                 assert f"{knob.name}={value!r}" in message
                 assert knob.allowed in message
+
+
+def _poison_workspaces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on a workspace is full of NaN before each job."""
+
+    class OnPoisonedWorkspace(Client):
+        def __init__(self, *facts: Any):
+            super().__init__(*facts)
+            self.net.vector.fill_(math.nan)
+
+    monkeypatch.setattr("pfl_bench.engine.simulator.Client", OnPoisonedWorkspace)
 
 
 def assert_same(

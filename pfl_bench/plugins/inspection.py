@@ -23,6 +23,8 @@ FEWEST_CLIENTS = 8
 MOST_CLIENTS = 50
 """More take minutes, where each is sent the models of all others."""
 SAMPLES_EACH = 8
+BLOCK = 2
+"""Clients trained as one, so that it is known whether they can be."""
 AGNEWS_VOCABULARY = 98_635
 """The full vocabulary of AG News, in the authors' run."""
 
@@ -39,6 +41,8 @@ class Footprint:
     parameters_down: int
     bytes_up: int
     bytes_down: int
+    one_by_one: str
+    """Why clients cannot be trained in blocks, if they cannot."""
 
 
 def footprint(
@@ -61,6 +65,7 @@ def footprint(
         batch_size=2,
         lr=0.0,
         eval_every=2,
+        block_size=BLOCK,
         seed=0,
     )
     partition = make_partition(dataset.y, dataset.classes, setting="iid", clients=clients)
@@ -78,6 +83,7 @@ def footprint(
         last.parameters_down // clients,
         last.bytes_up // clients,
         last.bytes_down // clients,
+        simulator.algorithm.one_by_one or "; ".join(simulator.found_one_by_one),
     )
 
 

@@ -354,7 +354,7 @@ OTHER: dict[str, Any] = {
     "plugin": "other", "plans_rounds": True,
 }  # fmt: skip
 LATER = {"image_size": 8, "momentum": 0.9, "weight_decay": 0.01, "lr_decay": 0.99}
-LATER |= {"validation": 0.2, "new_clients": 2, "adapt_epochs": 3}
+LATER |= {"validation": 0.2, "new_clients": 2, "adapt_epochs": 3, "block_size": 20}
 """Options that came after the key was made."""
 NAMELESS = {*ENDS, "standing"}
 """What a run is not named by: where it ends, and which hyper-parameters were left as they are."""
