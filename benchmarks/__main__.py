@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from benchmarks import rounds, scale, server
+from benchmarks import blocks, rounds, scale, server
 from benchmarks.peers import contest, problem
 from benchmarks.workloads import WORKLOADS
 from pfl_bench.base import write_atomically
@@ -32,6 +32,7 @@ SERVER_CLIENTS = (20, 100, 500)
     metavar="FOLDER",
     help="Their environments, for --peers.",
 )
+@click.option("--blocks", "is_blocks", is_flag=True, help="Clients in blocks beside one by one.")
 @click.option(
     "--samples",
     type=click.IntRange(min=400),
@@ -48,6 +49,7 @@ def main(
     device: str | None,
     is_peers: bool,
     peer_folder: Path,
+    is_blocks: bool,
     samples: int | None,
     repeat: int,
     only: str | None,
@@ -62,6 +64,8 @@ def main(
         measure_device(out, choose_device(device), workers, repeat, only or "")
     elif is_peers:
         measure_peers(out, peer_folder, samples or problem.SAMPLES, workers, repeat, only or "")
+    elif is_blocks:
+        measure_blocks(out, repeat, only or "")
     else:
         measure_ratios(out, workers, repeat, only or "")
 
@@ -125,6 +129,29 @@ def measure_ratios(out: Path, workers: int, repeat: int, only: str) -> None:
         ]
         found["server"] = [dataclasses.asdict(row) for row in servers]
     save(out / "ratios", lines, found)
+
+
+def measure_blocks(out: Path, repeat: int, only: str) -> None:
+    rows = blocks.measure(only, repeat, partial(click.echo, err=True))
+    lines = table(
+        f"round in blocks of {blocks.SIZE}|one by one ÷ blocks|goal",
+        [(row.name, row.ratio, f"≥ {row.goal:g}" if row.goal else "") for row in rows],
+    )
+    found: dict[str, Any] = {
+        "machine": current_provenance(),
+        "repeats": repeat,
+        "rows": [dataclasses.asdict(row) for row in rows],
+    }
+    if only in "kernels":
+        alone, together = blocks.kernels(1), blocks.kernels(blocks.SIZE)
+        found["kernels"] = {1: dataclasses.asdict(alone), blocks.SIZE: dataclasses.asdict(together)}
+        lines += [
+            "",
+            f"Kernels per client and step of the CNN: {alone.step:.1f} one by one, "
+            f"{together.step:.1f} in blocks of {blocks.SIZE} (goal ≤ 3), and {together.call:.0f} "
+            "each time that a client trains.",
+        ]
+    save(out / "blocks", lines, found)
 
 
 def measure_scale(out: Path, workers: int, repeat: int, only: str, samples: int) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -31,20 +33,27 @@ class Workload:
     def name(self) -> str:
         return f"{self.algo}, {self.shape}"
 
-    def simulator(self, workers: int, rounds: int = 1000, device: str = "cpu") -> Simulator:
-        """Our simulator, ready for its first round."""
+    def simulator(
+        self,
+        workers: int,
+        rounds: int = 1000,
+        device: str = "cpu",
+        hyper: Mapping[str, Any] | None = None,
+        **changes: Any,
+    ) -> Simulator:
+        """Our simulator, ready for its first round; `changes` to its configuration."""
         dataset = _dataset(self.shape, self.samples)
         text = dataset.kind == "text"
-        config = toy_config(
-            self.algo,
-            dataset=self.shape,
-            clients=self.clients,
-            beta=0.1,
-            batch_size=10,
-            lr=0.1 if text else 0.005,
-            model="fasttext" if text else "cnn",
-            rounds=rounds,
-        )
+        usual = {
+            "dataset": self.shape,
+            "clients": self.clients,
+            "beta": 0.1,
+            "batch_size": 10,
+            "lr": 0.1 if text else 0.005,
+            "model": "fasttext" if text else "cnn",
+            "rounds": rounds,
+        }
+        config = toy_config(self.algo, hyper, **(usual | changes))
         partition = toy_partition(config, dataset)
         simulator = Simulator(
             load_algorithm(config.algo), config, dataset, partition, workers=workers, device=device

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from benchmarks import blocks
 from benchmarks.bare import BareLoop
 from benchmarks.naive import NaiveSimulator
 from benchmarks.rounds import measure_device
@@ -49,3 +50,8 @@ def test_the_plain_loop_over_pairs_mixes_as_our_server_does() -> None:
 def test_a_device_is_measured_beside_the_cores() -> None:
     row = measure_device(SMALL[0], "cpu", workers=1, repeats=1)
     assert row.difference == 0 and row.seconds > 0
+
+
+def test_a_block_dispatches_a_tenth_of_the_kernels_of_its_clients_one_by_one() -> None:
+    alone, together = blocks.kernels(1), blocks.kernels(blocks.SIZE)
+    assert together.step <= 3 < alone.step / 8

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         weighted_mean,
     )
     from pfl_bench.engine.batches import EVALUATION_BATCH, Batch, Pool, Shard
+    from pfl_bench.engine.blocks import Block
     from pfl_bench.engine.client import Client, ClientState, Loss, Message, Task
     from pfl_bench.engine.parallel import IN_FLIGHT, in_order
     from pfl_bench.engine.server import Server, ServerState, Spread

@@ -106,7 +106,9 @@ class StackedNetwork(Network):
         try:
             values = loss()
             outputs = [call.y for call in calls]
-            gradients = torch.autograd.grad(values.sum(), [*chosen, *outputs], allow_unused=True)
+            gradients = torch.autograd.grad(
+                values, [*chosen, *outputs], torch.ones_like(values), allow_unused=True
+            )
         finally:
             for view in chosen:
                 view.requires_grad_(False)

@@ -42,10 +42,10 @@ class Replay:
         self._is_common = {n: len(set(map(id, each))) == 1 for n, each in recording.outside.items()}
         self._pieces = list(_pieces(recording, self._tables))
 
-    def losses(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Those of the active clients, given what their batches are made of."""
+    def losses(self, batch: Callable[[str], Tensor]) -> Tensor:
+        """Those of the active clients, given what their batches are made of, by name."""
         net, recording = self._net, self._recording
-        values: dict[int, Tensor] = {n: batch[name] for n, name in recording.batch.items()}
+        values: dict[int, Tensor] = {n: batch(name) for n, name in recording.batch.items()}
         common: set[int] = set()
         for number, each in recording.outside.items():
             of_all = net.of_all(each[0])

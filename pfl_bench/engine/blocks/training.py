@@ -15,6 +15,7 @@ from itertools import pairwise
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from pfl_bench.engine.batches import Batch
 from pfl_bench.engine.blocks.recording import Unstackable, record
@@ -100,6 +101,10 @@ class _Steps:
         self._clients, self._net, self._how = clients, net, trainings[0]
         self._batches = [_known(training) for training in trainings]
         self._steps = [len(own) for own in self._batches]
+        self._rows, self._index = (
+            pad_sequence([torch.stack([getattr(b, k) for b in own]) for own in self._batches])
+            for k in ("rows", "index")
+        )
         starts = [[_undrawn(b) for b in own[:2]] for own in self._batches]
         self._replay = Replay(record(clients, [t.loss for t in trainings], starts), net)
         self._toward = _stacked([t.toward for t in trainings])
@@ -140,18 +145,23 @@ class _Steps:
         return found
 
     def _values(self, number: int) -> Tensor:
-        return self._replay.losses(self._inputs(number))
+        return self._replay.losses(partial(self._input, number))
 
-    def _inputs(self, number: int) -> dict[str, Tensor]:
-        """What the batches of a step are made of."""
-        pool = self._clients[0].shard.pool
-        batches = [own[number] for own in self._batches[: self._net.active]]
-        rows, index = (torch.stack([getattr(b, k) for b in batches]) for k in ("rows", "index"))
-        if any("x" in vars(batch) for batch in batches):  # which may not be the pool's
-            x, y = _padded([b.x for b in batches]), torch.stack([b.y for b in batches])
-        else:
-            x, y = pool.inputs(rows.flatten()).unflatten(0, rows.shape), pool.y[rows]
-        return {"x": x, "y": y, "index": index, "rows": rows}
+    def _input(self, number: int, name: str) -> Tensor:
+        """One of the things that the batches of a step are made of, drawn if the loss asks."""
+        pool, active = self._clients[0].shard.pool, self._net.active
+        rows = self._rows[number, :active]
+        match name:
+            case "rows":
+                return rows
+            case "index":
+                return self._index[number, :active]
+        batches = [own[number] for own in self._batches[:active]]
+        if any(name in vars(batch) for batch in batches):  # which may not be the pool's
+            return _padded([getattr(batch, name) for batch in batches])
+        if name == "y":
+            return pool.y[rows]
+        return pool.inputs(rows.flatten()).unflatten(0, rows.shape)
 
 
 def _undrawn(batch: Batch) -> Batch:
@@ -160,8 +170,8 @@ def _undrawn(batch: Batch) -> Batch:
 
 
 def _padded(inputs: Sequence[Tensor]) -> Tensor:
-    """Inputs of all clients; texts as long as the longest."""
-    if inputs[0].dim() != 2:
+    """Samples or labels of all clients; texts as long as the longest."""
+    if inputs[0].dim() != 2 or inputs[0].is_floating_point():
         return torch.stack(list(inputs))
     longest = max(x.shape[1] for x in inputs)
     return torch.stack([F.pad(x, (0, longest - x.shape[1])) for x in inputs])
