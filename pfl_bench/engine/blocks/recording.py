@@ -180,7 +180,7 @@ def _written(loss: Loss, batch: Batch) -> _Written:
     _ = batch.x, batch.y  # drawn now: that is no part of the loss
     with torch.enable_grad(), Recorder() as recorder:
         value = loss(batch)
-    of_batch = {id(value): name for name, value in vars(batch).items()}
+    of_batch = {id(getattr(batch, name)): name for name in ("x", "y", "index", "rows")}
     numbers = {n: of_batch[id(t)] for n, t in recorder.outside.items() if id(t) in of_batch}
     return _Written(recorder, recorder._value(value), numbers, value.detach())
 
