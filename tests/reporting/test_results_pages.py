@@ -26,8 +26,10 @@ def published() -> Iterator[tuple[str, Path]]:
             yield page.parent.name, page
 
 
-def store(profile: str) -> Path:
-    """The reference results, as one archive or as a folder."""
+def store(folder: str) -> Path:
+    """The reference results of the profile that a folder is called after (`quick`, `quick-tuned`),
+    as one archive or as a folder."""
+    profile = folder.partition("-")[0]
     archive = ROOT / "results" / f"{profile}.zip"
     return archive if archive.exists() else ROOT / "results" / profile
 
