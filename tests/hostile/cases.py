@@ -91,7 +91,9 @@ def _forms(value: object) -> set[str]:
     """How a message may write a value down: as given, cut, as the number or the path it means."""
     text = str(value)
     ending = repr(text.rpartition(".")[2])
-    forms = {text, text.strip(), repr(value), repr(text), text[:90], repr(text)[:90], ending}
+    stripped = text.strip()
+    forms = {text, stripped, repr(value), repr(text), repr(stripped), text[:90], repr(text)[:90]}
+    forms.add(ending)
     for number in (int, float):
         with contextlib.suppress(ValueError, OverflowError):
             forms |= {str(number(text)), f"{number(text):g}"}
