@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, fields, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from functools import cache, cached_property
 from typing import Any
 
@@ -78,7 +78,8 @@ class RunConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values, the same after a trip through a file."""
-        return {"version": CONFIG_VERSION, **json.loads(json.dumps(asdict(self)))}
+        values = {name: _plain(getattr(self, name)) for name in _names()}
+        return {"version": CONFIG_VERSION, **values}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> RunConfig:
@@ -147,7 +148,24 @@ class RunConfig:
 
 
 @cache
+def _names() -> tuple[str, ...]:
+    return tuple(f.name for f in fields(RunConfig))
+
+
+@cache
 def _defaults() -> dict[str, Any]:
     """The fields that have a default, with it as it comes back from a file."""
     declared = (f for f in fields(RunConfig) if f.default is not MISSING)
-    return {f.name: json.loads(json.dumps(f.default)) for f in declared}
+    return {f.name: _plain(f.default) for f in declared}
+
+
+def _plain(value: Any) -> Any:
+    """A value as it comes back from a file. Not by way of its text: a report of thousands of runs
+    asks tens of thousands of times."""
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
+    raise TypeError(f"{type(value).__name__} is nothing that a configuration can hold")

@@ -214,15 +214,17 @@ def _sources() -> dict[str, list[Source]]:
 def _built_in() -> Iterator[tuple[str, Source]]:
     import pfl_bench.algorithms as package
 
-    for name in _modules(tuple(package.__path__)):
-        module = f"{package.__name__}.{name}"
-        yield name, Source("the built-in one", partial(importlib.import_module, module))
+    yield from _modules(package.__name__, tuple(package.__path__))
 
 
 @lru_cache(maxsize=1)
-def _modules(folders: tuple[str, ...]) -> tuple[str, ...]:
+def _modules(package: str, folders: tuple[str, ...]) -> tuple[tuple[str, Source], ...]:
     """Listed once: a table asks thousands of times. Packages are what algorithms bring along."""
-    return tuple(info.name for info in pkgutil.iter_modules(folders) if not info.ispkg)
+    names = [info.name for info in pkgutil.iter_modules(folders) if not info.ispkg]
+    return tuple(
+        (name, Source("the built-in one", partial(importlib.import_module, f"{package}.{name}")))
+        for name in names
+    )
 
 
 def _installed() -> Iterator[tuple[str, Source]]:
