@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from pfl_bench.reporting.verdict import best_record
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from pfl_bench.reporting.tables import CellPlan
 
 LEVEL = 0.95
 RESAMPLES = 9_999
+_BATCH = 1000
+_FEW = 100
+"""Draws of so many are kept in memory, where they take 8 MB at most."""
 OVER = {
     "seeds": (
         f"[low, high]: {100 * LEVEL:g} % percentile bootstrap over seeds of the mean; with five "
@@ -61,23 +68,27 @@ def over_clients(counts: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Inter
 def _bootstrap(count: int, statistic: Any) -> Interval:
     """`statistic` is told which of `count` were drawn, as positions in the last axis."""
     import numpy as np
-    from scipy import stats
 
+    draws = _few_draws(count) if count <= _FEW else _draws(count)
+    values = np.concatenate([statistic(chosen) for chosen in draws])
+    low, high = np.quantile(values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return float(low), float(high)
+
+
+def _draws(count: int) -> Iterator[NDArray[np.int64]]:
+    """Positions drawn with replacement, a resample a row, so many rows at a time."""
     from pfl_bench.base import seeds
 
-    positions = np.arange(count)
-    found = stats.bootstrap(
-        (positions,),
-        lambda drawn, axis: statistic(drawn.astype(int)),
-        vectorized=True,
-        axis=-1,
-        n_resamples=RESAMPLES,
-        batch=1000,
-        confidence_level=LEVEL,
-        method="percentile",
-        rng=seeds.numpy_generator(0, "bootstrap"),
-    ).confidence_interval
-    return float(found.low), float(found.high)
+    generator = seeds.numpy_generator(0, "bootstrap")
+    for start in range(0, RESAMPLES, _BATCH):
+        rows = min(_BATCH, RESAMPLES - start)
+        yield generator.integers(0, count, size=(rows, count))
+
+
+@lru_cache(maxsize=2)
+def _few_draws(count: int) -> tuple[NDArray[np.int64], ...]:
+    """The same, kept: every cell of a table has about as many seeds."""
+    return tuple(_draws(count))
 
 
 def of_cell(cell: CellPlan, over: str) -> Interval | None:

@@ -7,8 +7,10 @@ import statistics
 
 import numpy as np
 import pytest
+import scipy.stats
 from fakeplans import cell_plan
 
+from pfl_bench.base import seeds
 from pfl_bench.reporting import intervals
 from pfl_bench.reporting.intervals import over_clients, over_seeds
 
@@ -25,6 +27,15 @@ def test_over_seeds_is_the_quantiles_of_the_means_of_all_resamples(values: list[
     span = max(values) - min(values)
     assert low == pytest.approx(expected[0], abs=0.03 * span)
     assert high == pytest.approx(expected[1], abs=0.03 * span)
+
+
+def test_over_seeds_is_scipy_s_bootstrap_on_the_same_draws() -> None:
+    values = np.random.default_rng(7).normal(50, 1, 20)
+    positions, rng = np.arange(20), seeds.numpy_generator(0, "bootstrap")
+    expected = scipy.stats.bootstrap(
+        (positions,), lambda drawn, axis: values[drawn].mean(axis), method="percentile", rng=rng
+    ).confidence_interval
+    assert over_seeds(values.tolist()) == pytest.approx(tuple(expected), rel=1e-12)
 
 
 def test_one_seed_has_no_interval_and_equal_seeds_an_empty_one() -> None:

@@ -6,12 +6,15 @@ import itertools
 import math
 import statistics
 
+import numpy as np
 import pytest
+import scipy.stats
 from fakeplans import cell_plan, stored, table_plan
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy import toy_config
 
+from pfl_bench.base import seeds
 from pfl_bench.reporting import statistics as module
 from pfl_bench.reporting.statistics import (
     Agreement,
@@ -101,6 +104,19 @@ def test_sampled_sign_flips_come_near_the_exact_share(monkeypatch: pytest.Monkey
     exact = sign_flip_test(differences)
     monkeypatch.setattr(module, "EXACT_UP_TO", 4)
     assert sign_flip_test(differences) == pytest.approx(exact, abs=0.01)
+
+
+@pytest.mark.parametrize("n", [5, 20])
+def test_the_paired_test_is_scipy_s_on_the_same_flips(n: int) -> None:
+    differences = np.random.default_rng(n).normal(0.3, 1, n)
+    expected = scipy.stats.permutation_test(
+        (differences,),
+        np.mean,
+        permutation_type="samples",
+        n_resamples=2**n if n <= module.EXACT_UP_TO else module.SAMPLED,
+        rng=seeds.numpy_generator(0, "sign flips"),
+    )
+    assert sign_flip_test(differences.tolist()) == expected.pvalue
 
 
 def _line(source: str = "real", method: str | None = "FedCP") -> Agreement:

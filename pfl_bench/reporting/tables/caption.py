@@ -166,9 +166,9 @@ def _reference(plan: TablePlan, cells: Iterable[Cell]) -> str:
 
 def _notes(plan: TablePlan) -> dict[str, str]:
     """What metrics say of the table's configurations, under their titles."""
-    configs = [c.to_dict() for cell in plan.cells.values() for c in cell.configs]
     said = {}
     for one in _metrics(plan):
+        configs = (c.to_dict() for cell in plan.cells.values() for c in cell.configs)
         texts = map(one.note, configs) if one.note is not None else ()
         said[one.title[:1].upper() + one.title[1:]] = "; ".join(
             dict.fromkeys(t for t in texts if t)
