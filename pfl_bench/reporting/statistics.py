@@ -143,7 +143,7 @@ def sign_flip_test(differences: Sequence[float]) -> float:
         return 1.0  # either sign is as far from zero
     values = np.asarray(differences, dtype=float)
     is_sampled = n > EXACT_UP_TO
-    means = np.round(_signs(n, is_sampled) @ values / n, _DECIMALS)
+    means = np.round(_signs(n, is_sampled).astype(float) @ values / n, _DECIMALS)
     observed = np.round(np.mean(values), _DECIMALS)
     slack = _SLACK * abs(observed)
     below = np.count_nonzero(means <= observed + slack)

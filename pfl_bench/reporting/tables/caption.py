@@ -39,7 +39,7 @@ def _profile(plan: TablePlan) -> str:
 def facts(plan: TablePlan) -> dict[str, str]:
     """All that must be known to read the table and to make it again."""
     cells = list(plan.cells.values())
-    configs = [config for cell in cells for config in cell.configs]
+    configs = [cell.configs[0] for cell in cells if cell.configs]  # the seed aside, as the others
     runs = [run for cell in cells for run in cell.runs if run is not None]
     remarked = remarks(plan)
     said = {
