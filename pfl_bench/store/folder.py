@@ -42,7 +42,7 @@ from filelock import FileLock, Timeout
 
 from pfl_bench.base import IrregularFile, UserError, irregularity, read_regular, write_atomically
 from pfl_bench.store import checkpoint
-from pfl_bench.store.records import DamagedError, read_lines, unseal
+from pfl_bench.store.records import DamagedError, read_lines, remember_sound, unseal
 from pfl_bench.store.schema import mismatch
 
 if TYPE_CHECKING:
@@ -102,7 +102,8 @@ def check_records(data: bytes | None, summary: dict[str, Any]) -> None:
     """Refuse records that are not those of the summary, or no records at all."""
     if data is None:
         raise DamagedError(f"{RECORDS} is missing")
-    if hashlib.sha256(data).hexdigest() != summary.get("records_sha256"):
+    digest = hashlib.sha256(data).hexdigest()
+    if digest != summary.get("records_sha256"):
         raise DamagedError(f"{RECORDS} is not the one that {SUMMARY} was made from")
     records, problem = read_lines(data)
     if problem:
@@ -112,6 +113,7 @@ def check_records(data: bytes | None, summary: dict[str, Any]) -> None:
     rounds = {record.round for record in records}
     if any(summary.get(n) and summary[n]["round"] not in rounds for n in ("best", "last")):
         raise DamagedError(f"{SUMMARY} has a score of a round that {RECORDS} has not")
+    remember_sound(digest, records)
 
 
 def bytes_of(path: Path) -> bytes | None:

@@ -21,6 +21,7 @@ from typing import Any
 from pfl_bench.store.curve import Patience, still_rising
 from pfl_bench.store.schema import mismatch
 
+_COMPACT = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False)
 _NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 VALIDATION, NEWCOMERS = "validation", "new clients"
 """Where a record has what was counted on samples held back, and on clients that never join: in its
@@ -35,11 +36,9 @@ class DamagedError(Exception):
 
 def to_json(value: Any, indent: int | None = None) -> str:
     """Strict ASCII JSON; compact and canonical unless `indent` asks for a readable layout."""
-    separators = (",", ":") if indent is None else None
-    return json.dumps(
-        _encoded(value), sort_keys=indent is None, indent=indent, separators=separators,
-        allow_nan=False,
-    )  # fmt: skip
+    if indent is None:
+        return _COMPACT.encode(_encoded(value))
+    return json.dumps(_encoded(value), indent=indent, allow_nan=False)
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -229,6 +228,21 @@ def read_lines(data: bytes, most: int | None = None) -> tuple[list[RoundRecord],
             return records, f"line {number} is round {record.round} after {records[-1].round}"
         records.append(record)
     return records, f"line {len(lines) + 1} is incomplete" if rest else None
+
+
+_judged: dict[str, list[RoundRecord]] = {}
+
+
+def remember_sound(digest: str, records: list[RoundRecord]) -> None:
+    """Keep the records that were judged last, of this one run alone, until they are asked for: who
+    looks at a run often wants them next, and parsing is half of the work."""
+    _judged.clear()
+    _judged[digest] = records
+
+
+def sound_records(digest: str, lines: Sequence[bytes]) -> list[RoundRecord]:
+    """The records of lines with this digest, all of which were found to be sound before."""
+    return _judged.pop(digest, None) or [RoundRecord.of_sound(line) for line in lines]
 
 
 class Ending:

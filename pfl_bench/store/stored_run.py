@@ -31,6 +31,7 @@ from pfl_bench.store.records import (
     ends_after,
     read_lines,
     seal,
+    sound_records,
     summarise,
 )
 from pfl_bench.store.summary import Summary
@@ -87,7 +88,7 @@ class StoredRun:
         digest = hashlib.sha256(b"".join(line + b"\n" for line in lines)).hexdigest()
         if self.is_final and digest == self.end.records_sha256:
             # A run is final if every one of these lines was found to be sound.
-            return [RoundRecord.of_sound(line) for line in lines]
+            return sound_records(digest, lines)
         return read_lines(data, self.shown)[0]
 
     def until(self, rounds: int, patience: int | None) -> StoredRun | None:

@@ -45,7 +45,7 @@ from pfl_bench.reporting.report.page import render_page, write_report
 from pfl_bench.reporting.report.runs import Gathered, gather
 from pfl_bench.reporting.report.tables import ReadResults, tables
 from pfl_bench.reporting.tables.spec import TableSpec
-from pfl_bench.store.records import from_json, seal
+from pfl_bench.store.records import RoundRecord, from_json, seal
 from pfl_bench.store.store import Store
 from pfl_bench.store.stored_run import StoredRun
 
@@ -263,6 +263,16 @@ def test_what_is_drawn_of_a_finished_run_is_worked_out_once(
     assert len(known) == 1 and "gone" not in known
     monkeypatch.setattr(StoredRun, "records", lambda _: pytest.fail("the records were read"))
     assert gather(store.all(), known) == first
+
+
+def test_records_that_a_first_look_judges_are_drawn_without_parsing_them_again(
+    store: Store, standin: Profile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for seed in range(2):
+        keep(store, made_config(standin, seed=seed), [[10 + seed, 20], [30, 50]])
+    expected = gather(list(store.all()))  # of all but the last the records are gone by then
+    monkeypatch.setattr(RoundRecord, "of_sound", lambda _: pytest.fail("parsed again"))
+    assert gather(store.all()) == expected
 
 
 def test_an_unfinished_run_is_told_as_far_as_it_went(store: Store, standin: Profile) -> None:

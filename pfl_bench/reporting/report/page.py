@@ -14,7 +14,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +28,7 @@ from pfl_bench.store import Store, cached_at, load_cached, save_cached, to_json,
 if TYPE_CHECKING:
     from pfl_bench.config import Profile
     from pfl_bench.reporting.tables import TableSpec
+    from pfl_bench.store import StoredRun
 
 
 _DRAWN = 1
@@ -45,12 +46,8 @@ def write_report(
 ) -> Gathered:
     """Write the page to `out`, whole or not at all; what it tells of the runs."""
     _jinja2(), _plotly()  # told at once if missing
-    runs = list(store.all())
-    cache = cached_at(store.root, f"-drawn{_DRAWN}")
-    known = load_cached(cache)
-    gathered = gather(runs, drawn := dict(known))
-    if drawn != known:
-        save_cached(cache, drawn)
+    runs: list[StoredRun] = []
+    gathered = _gathered(store, runs)
     made = tables(ReadResults(store.root, runs), specs, profiles, data_dir) if gathered.runs else []
     page = render_page(gathered, made, str(store.root))
     try:
@@ -58,6 +55,24 @@ def write_report(
     except OSError as error:
         raise UserError(f"cannot write {out}: {error.strerror or error}") from error
     return gathered
+
+
+def _gathered(store: Store, runs: list[StoredRun]) -> Gathered:
+    """What is told of the stored runs, which are put into `runs`. What is drawn of them is taken
+    from the user's cache, and kept there."""
+    cache = cached_at(store.root, f"-drawn{_DRAWN}")
+    known = load_cached(cache)
+    drawn = dict(known)
+    gathered = gather(_into(runs, store.all()), drawn)
+    if drawn != known:
+        save_cached(cache, drawn)
+    return gathered
+
+
+def _into(runs: list[StoredRun], found: Iterable[StoredRun]) -> Iterator[StoredRun]:
+    for run in found:
+        runs.append(run)
+        yield run
 
 
 def render_page(gathered: Gathered, made: Sequence[dict[str, Any]], store: str) -> str:

@@ -66,12 +66,14 @@ def gather(stored: Iterable[StoredRun], known: dict[str, str] | None = None) -> 
     configs: list[RunConfig] = []
     unreadable = []
     drawn = _Drawn(known or {})
-    found = [run for run in stored if run.status != "begun"]
-    said = remarks(run for run in found if run.status != "damaged")
-    for run in found:
+    said: dict[str, str] = {}
+    for run in stored:  # one by one: of the run that was read last the records are at hand
+        if run.status == "begun":
+            continue
         if run.status == "damaged":
             unreadable.append({"folder": run.path.name, "problem": run.damage or "damaged"})
             continue
+        said = remarks([run], said)
         try:
             config = checked_config(run)
             told, detail = _told(run, config, drawn)
