@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import operator
 import re
 import statistics
 import zlib
@@ -199,7 +200,7 @@ def _problem(record: dict[str, Any]) -> str | None:
         return None if correct is total else "correct and total are not of the same clients"
     if not len(correct) == len(total) == len(total if loss is None else loss):
         return "correct, total and loss are not of the same clients"
-    if any(right > of for right, of in zip(correct, total, strict=True)):
+    if any(map(operator.gt, correct, total)):
         return "a client has more correct than there are"
     return None
 
