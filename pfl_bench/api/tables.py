@@ -44,11 +44,11 @@ class Table:
 
     @property
     def frame(self) -> pd.DataFrame:
-        """A row for each cell, figures unrounded, beside the paper's: what the CSV holds."""
+        """A row for each cell, values unrounded, beside the paper's: what the CSV holds."""
         return to_frame(self.content)
 
     @property
-    def figures(self) -> pd.DataFrame:
+    def values(self) -> pd.DataFrame:
         """The means, with the table's rows and columns; nothing where a cell has no figure."""
         spec = self.content.plan.spec
         wide = self.frame.pivot(index="row", columns="column", values="mean")
@@ -71,7 +71,7 @@ class Table:
         return self.markdown
 
     def __repr__(self) -> str:
-        return f"<Table {self.content.plan.spec.name}>\n{self.figures}"
+        return f"<Table {self.content.plan.spec.name}>\n{self.values}"
 
 
 def table(

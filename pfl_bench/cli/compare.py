@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     "--plot", type=click.Path(path_type=Path), help="Draw both curves to this .png, .svg or .pdf."
 )
 def compare(a: str, b: str, folder: Path | None, plot: Path | None) -> None:
-    """Put two stored results side by side: options, figures and curves.
+    """Put two stored results side by side: options, values and curves.
 
     A and B are the beginnings of keys as `results list` prints them, or folders of runs. Two names
     of algorithms compare all that both have run, on the seeds they share."""
@@ -56,7 +56,7 @@ def compare(a: str, b: str, folder: Path | None, plot: Path | None) -> None:
     _print_options(found)
     if found.verdict:
         click.echo(f"\n{found.verdict}")
-    _print_figures(found)
+    _print_measured(found)
     _print_clients(found)
     _print_curves(found)
     if plot is not None:
@@ -110,11 +110,11 @@ def _print_options(found: Comparison) -> None:
     )
 
 
-def _print_figures(found: Comparison) -> None:
+def _print_measured(found: Comparison) -> None:
     from pfl_bench.reporting.tables import signed
 
     rows = []
-    for one in found.figures:
+    for one in found.measured:
         shown = ("–" if value is None else f"{value:.{one.digits}f}" for value in (one.a, one.b))
         gap = "–" if one.difference is None else signed(one.difference, one.digits)
         rows.append((one.name, *shown, gap))

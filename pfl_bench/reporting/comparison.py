@@ -1,4 +1,4 @@
-"""Two stored runs side by side: what differs in their configurations, figures and curves.
+"""Two stored runs side by side: what differs in their configurations, values and curves.
 
 Reads only. How the runs are named on the command line and printed is in `cli.compare`.
 """
@@ -44,7 +44,7 @@ class Side:
 
 
 @dataclass(frozen=True)
-class Figure:
+class Measured:
     """One line of the summary; None where a run has no such figure."""
 
     name: str
@@ -64,7 +64,7 @@ class Comparison:
     b: Side
     options: dict[str, tuple[Any, Any]]
     """The options that differ; those that only one run has are None in the other."""
-    figures: list[Figure]
+    measured: list[Measured]
     better: tuple[int, int, int] | None
     """Clients on which the first run, the second, neither is better in its best round; None where
     the two do not have the same clients."""
@@ -84,7 +84,7 @@ def compare(
     return Comparison(
         *sides,
         options=_different_options(a.config, b.config),
-        figures=_figures(*sides),
+        measured=_measured(*sides),
         better=_clients(*sides),
         problems=(_problem(a, said), _problem(b, said)),
         verdict=_verdict(*sides),
@@ -171,7 +171,7 @@ def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
     return options | {f"set {name}": value for name, value in config.get("hyper", {}).items()}
 
 
-def _figures(a: Side, b: Side) -> list[Figure]:
+def _measured(a: Side, b: Side) -> list[Measured]:
     percent = (
         ("best accuracy (%)", "best", "accuracy"),
         ("  mean over clients (%)", "best", "mean_over_clients"),
@@ -195,9 +195,9 @@ def _figures(a: Side, b: Side) -> list[Figure]:
         return first, second
 
     return [
-        *(Figure(name, *scores(when, key, 100)) for name, when, key in percent),
-        Figure("best round", *scores("best", "round"), digits=0),
-        *(Figure(name, *totals(key, unit), digits=digits) for name, key, unit, digits in whole),
+        *(Measured(name, *scores(when, key, 100)) for name, when, key in percent),
+        Measured("best round", *scores("best", "round"), digits=0),
+        *(Measured(name, *totals(key, unit), digits=digits) for name, key, unit, digits in whole),
     ]
 
 
@@ -240,7 +240,7 @@ def bars(curve: Sequence[tuple[int, float]], rounds: int, low: float, high: floa
 
 
 def sparkline(curve: Sequence[tuple[int, float]]) -> str:
-    """The accuracy over the rounds as a line of bars, with its ends in figures."""
+    """The accuracy over the rounds as a line of bars, with its ends in numbers."""
     values = [value for _, value in curve]
     low, high, rounds = min(values), max(values), curve[-1][0]
     line = bars(curve, rounds, low, high)

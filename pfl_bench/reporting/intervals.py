@@ -96,7 +96,7 @@ def of_cell(cell: CellPlan, over: str) -> Interval | None:
     if cell.mean is None:
         return None
     if over == "seeds":
-        return over_seeds(list(cell.figures.values()))
+        return over_seeds(list(cell.by_seed.values()))
     if cell.cell.measure != "accuracy":
         return None
     finished = (run for run in cell.runs if run is not None and run.status == "finished")

@@ -103,15 +103,15 @@ def _similarity(name: str, title: str, unit: str, how: str) -> Metric:
     """How close an attack came, in the mean over the attacked images; the lower, the safer."""
 
     def mean(run: StoredRun) -> float | None:
-        values = attack_figures(run, name)
+        values = attack_values(run, name)
         return statistics.fmean(values) if values else None
 
     how = f"{how}; the lower, the less is given away (docs/privacy.md)"
-    each = partial(attack_figures, name=name)
+    each = partial(attack_values, name=name)
     return Metric(name, title, mean, unit, better="low", each=each, how=how)
 
 
-def attack_figures(run: StoredRun, name: str) -> list[float]:
+def attack_values(run: StoredRun, name: str) -> list[float]:
     """One of the values that an attack stores of every attacked image."""
     return [value for victim in run.end.victims for value in victim[name]]
 

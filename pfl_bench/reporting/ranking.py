@@ -97,9 +97,9 @@ def matches(plan: TablePlan) -> list[Match]:
         plans = {spec.competitor(cell): plan.cells[cell.row, cell.column] for cell in cells}
         if method not in plans or plans[method].mean is None:
             continue
-        ours = plans[method].figures
+        ours = plans[method].by_seed
         for name, cell in plans.items():
-            theirs = cell.figures if name != method and cell.mean is not None else {}
+            theirs = cell.by_seed if name != method and cell.mean is not None else {}
             for seed in sorted(ours.keys() & theirs.keys()):
                 difference = ours[seed] - theirs[seed]
                 differences.setdefault(name, []).append(difference)
@@ -184,7 +184,7 @@ def gaps(plan: TablePlan) -> dict[str, list[float]]:
     for cells in spec.lines().values():
         sign = -1 if metric(cells[0].measure).lower_is_better else 1
         plans = {spec.competitor(cell): plan.cells[cell.row, cell.column] for cell in cells}
-        runs = {name: cell.figures for name, cell in plans.items() if cell.mean is not None}
+        runs = {name: cell.by_seed for name, cell in plans.items() if cell.mean is not None}
         if not runs or len(runs) < len(found):
             continue
         for seed in set.intersection(*(set(values) for values in runs.values())):

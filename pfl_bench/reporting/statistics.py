@@ -176,7 +176,7 @@ def _against_best(
     if method is None or method not in ours or not others:
         return None
     rival = (min if measure.lower_is_better else max)(others, key=others.__getitem__)
-    a, b = plans[method].figures, plans[rival].figures
+    a, b = plans[method].by_seed, plans[rival].by_seed
     differences = [a[seed] - b[seed] for seed in sorted(a.keys() & b.keys())]
     if not differences:
         return None

@@ -121,9 +121,9 @@ def test_a_table_is_a_frame(fedper: pfl.Result, results: Path, tmp_path: Path) -
     assert bare.frame["status"].tolist() == ["not run", "done"]
     made = pfl.table(str(file), results=results, seeds=1, workers=1, progress=False)
     assert isinstance(made.frame, pd.DataFrame)
-    assert made.figures.loc["FedPer", "one"] == pytest.approx(100 * (fedper.best or 0))
-    assert list(made.figures.index) == ["FedAvg", "FedPer"]
-    assert f"{made.figures.loc['FedPer', 'one']:.2f}" in made._repr_markdown_()
+    assert made.values.loc["FedPer", "one"] == pytest.approx(100 * (fedper.best or 0))
+    assert list(made.values.index) == ["FedAvg", "FedPer"]
+    assert f"{made.values.loc['FedPer', 'one']:.2f}" in made._repr_markdown_()
 
 
 def test_a_table_refuses_settings_that_are_not_for_all_cells() -> None:

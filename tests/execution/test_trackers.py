@@ -99,9 +99,9 @@ class FakeWandb(ModuleType):
         run = self.runs.setdefault(id, SimpleNamespace(points=[], summary={}, ends=[]))
         run.facts = facts
 
-        def log(figures: dict[str, float], step: int) -> None:
+        def log(values: dict[str, float], step: int) -> None:
             if not run.points or step > run.points[-1][0]:
-                run.points.append((step, figures))
+                run.points.append((step, values))
 
         run.log, run.finish = log, lambda exit_code: run.ends.append(exit_code)
         return run
@@ -177,7 +177,7 @@ def test_wandb_has_configuration_rounds_summary_and_tags(
         tracked("wandb:mine", config, folder, store, Dying())
     run = tracked("wandb:mine", config, folder, store)
     [there] = wandb.runs.values()
-    points = [(step, figures["accuracy/test"]) for step, figures in there.points]
+    points = [(step, values["accuracy/test"]) for step, values in there.points]
     assert points == [(record.round, record.accuracy) for record in run.records()]
     assert there.facts["project"] == "mine" and there.facts["group"] == "main"
     assert there.facts["tags"] == ["table: main", "cell: FedAvg, toy"]
@@ -220,7 +220,7 @@ class Diary(Tracker):
     def begin(self, run: Tracked) -> None:
         self._note("begin")
 
-    def write(self, run: Tracked, round: int, figures: Mapping[str, float]) -> None:
+    def write(self, run: Tracked, round: int, values: Mapping[str, float]) -> None:
         self._note(f"round {round}")
 
     def end(self, run: Tracked, summary: Mapping[str, Any] | None) -> None:

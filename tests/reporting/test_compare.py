@@ -53,7 +53,7 @@ def test_only_settings_that_differ_are_told(pair: tuple[StoredRun, StoredRun]) -
 def test_figures_stand_side_by_side_with_their_difference(
     pair: tuple[StoredRun, StoredRun],
 ) -> None:
-    figures = {figure.name.strip(): figure for figure in compare(*pair).figures}
+    figures = {figure.name.strip(): figure for figure in compare(*pair).measured}
     best = figures["best accuracy (%)"]
     assert (best.a, best.b, best.difference) == pytest.approx((50.0, 50.0, 0.0))
     assert (figures["best round"].a, figures["best round"].b) == (2, 1)
@@ -82,7 +82,7 @@ def test_an_unfinished_run_is_compared_as_far_as_it_went(tmp_path: Path) -> None
     with Store(tmp_path).open(config) as writer:
         writer.append(RoundRecord(1, [0], [30], [100], [1.0], 1.0))
     b = next(run for run in Store(tmp_path).all() if run.config["algo"] == "fedper")
-    figures = {figure.name: figure for figure in compare(a, b).figures}
+    figures = {figure.name: figure for figure in compare(a, b).measured}
     assert figures["best accuracy (%)"].b == pytest.approx(30.0)
 
 

@@ -200,7 +200,7 @@ def test_a_table_finds_local_s_runs_in_the_store(tmp_path: Path) -> None:
     computed_here(plan, store)
     plan = small_plan(small_spec("fedavg").scored("below-local"), store)
     (entry,) = lay_out(plan).entries.values()
-    assert entry.figure == "–" and entry.mark == "a"  # Local has not run, and the footnote says so
+    assert entry.text == "–" and entry.mark == "a"  # Local has not run, and the footnote says so
     whole = small_plan(small_spec("fedavg", "local"), store)
     computed_here(whole, store)
     scored = small_spec("fedavg", "local").scored("below-local")

@@ -108,7 +108,7 @@ def test_status_follows_from_the_runs(
 
 def test_figures_are_percentages_of_finished_seeds_only() -> None:
     cell = _cell([_run(accuracy=0.25), None, _run("diverged", 0.9), _run(accuracy=0.75)])
-    assert cell.figures == {0: 25.0, 3: 75.0}
+    assert cell.by_seed == {0: 25.0, 3: 75.0}
     assert cell.seeds == 2
 
 
@@ -169,7 +169,7 @@ def test_stored_results_are_taken_and_no_longer_missing(tmp_path: Path, store: S
     first = _plan(tmp_path, store).cells["FedCP", "even"].configs[0]
     _keep(store, first, correct=4)
     plan = _plan(tmp_path, store)
-    assert plan.cells["FedCP", "even"].figures == {0: 40.0}
+    assert plan.cells["FedCP", "even"].by_seed == {0: 40.0}
     assert plan.cells["FedCP", "even"].status == "partly run"
     assert first.key not in {run.config.key for run in plan.missing()}
 

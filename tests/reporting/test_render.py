@@ -69,7 +69,7 @@ def _csv(plan: TablePlan) -> dict[tuple[str, str], dict[str, str]]:
 
 def test_a_cell_is_mean_std_and_number_of_seeds() -> None:
     entry = lay_out(_plan()).entries["FedAvg", "N=10|50"]
-    assert entry.figure == "41.00 ± 1.41"  # the sample deviation of 40 and 42 is √2
+    assert entry.text == "41.00 ± 1.41"  # the sample deviation of 40 and 42 is √2
 
 
 def test_data_that_are_not_as_published_are_told_in_every_caption() -> None:
@@ -86,7 +86,7 @@ def test_data_that_are_not_as_published_are_told_in_every_caption() -> None:
 
 def test_one_seed_has_no_deviation_and_missing_seeds_are_told() -> None:
     entry = lay_out(_plan()).entries["FedCP", "β_2"]
-    assert entry.figure == "61.00 (1 of 2)"
+    assert entry.text == "61.00 (1 of 2)"
 
 
 def test_beside_a_figure_on_real_data_stands_the_paper_s_and_the_difference() -> None:
@@ -231,7 +231,7 @@ def test_figures_stay_whole_under_a_heading_of_long_words() -> None:
 def test_a_run_too_short_for_a_score_is_told_in_a_footnote() -> None:
     plan = table_plan([cell_plan(("FedAvg", "x"), [40.0])])
     late = plan.retold(plan.spec.scored("late"))
-    assert lay_out(late).footnotes == {"a": "no figure: it takes at least 20 scored rounds"}
+    assert lay_out(late).footnotes == {"a": "no value: it takes at least 20 scored rounds"}
 
 
 def test_every_latex_line_of_cells_has_as_many_columns_as_the_head() -> None:
@@ -269,7 +269,7 @@ def test_the_terminal_shows_every_cell_whole_at_any_width(width: int) -> None:
     plan = _plan()
     text = _terminal(plan, width)
     for entry in lay_out(plan).entries.values():
-        assert entry.figure in text
+        assert entry.text in text
         assert entry.beside in text
     assert all(len(line) <= width for line in text.splitlines())
 
@@ -377,10 +377,10 @@ def _overhead_plan(folder: Path) -> TablePlan:
 
 def test_overhead_shows_each_measure_in_its_own_unit(tmp_path: Path) -> None:
     entries = lay_out(_overhead_plan(tmp_path)).entries
-    assert entries["fedavg", "iterations"].figure == "2"
-    assert entries["fedavg", "parameters_up"].figure == "1,000,000"
-    assert entries["fedavg", "cpn_parameters"].figure == "–"
-    assert entries["fedcp", "cpn_parameters"].figure == "527,360"
+    assert entries["fedavg", "iterations"].text == "2"
+    assert entries["fedavg", "parameters_up"].text == "1,000,000"
+    assert entries["fedavg", "cpn_parameters"].text == "–"
+    assert entries["fedcp", "cpn_parameters"].text == "527,360"
 
 
 def test_overhead_states_its_criterion_and_the_cpn_s_share(tmp_path: Path) -> None:
@@ -445,8 +445,8 @@ def test_intervals_stand_in_the_cells_and_are_explained_where_asked_for() -> Non
     cells = [cell_plan(("a", "x"), [50.0, 52.0, 54.0]), cell_plan(("b", "x"), [40.0])]
     plan = table_plan(cells)
     plain, asked = lay_out(plan), lay_out(plan.retold(plan.spec.with_intervals("seeds")))
-    assert asked.entries["a", "x"].figure == "52.00 ± 2.00 [50.00, 54.00]"
-    assert asked.entries["b", "x"].figure == "40.00"  # one seed has no interval
+    assert asked.entries["a", "x"].text == "52.00 ± 2.00 [50.00, 54.00]"
+    assert asked.entries["b", "x"].text == "40.00"  # one seed has no interval
     assert "--interval seeds" in asked.facts["Command"]
     assert "percentile bootstrap over seeds" in to_markdown(asked)
     assert "interval_low" in to_csv(asked) and "interval_low" not in to_csv(plain)

@@ -1,4 +1,4 @@
-"""Whoever keeps the figures of runs too: TensorBoard, MLflow, Weights & Biases, a plugin."""
+"""Whoever keeps the values of runs too: TensorBoard, MLflow, Weights & Biases, a plugin."""
 
 from typing import TYPE_CHECKING
 

@@ -43,11 +43,11 @@ class MLflow(Tracker):
         for some in _parts(params, MOST_PARAMS):
             self._client.log_batch(made.info.run_id, params=some)
 
-    def write(self, run: Tracked, round: int, figures: Mapping[str, float]) -> None:
+    def write(self, run: Tracked, round: int, values: Mapping[str, float]) -> None:
         from mlflow.entities import Metric
 
         now = int(1000 * time.time())
-        metrics = [Metric(name, value, now, round) for name, value in figures.items()]
+        metrics = [Metric(name, value, now, round) for name, value in values.items()]
         self._client.log_batch(self._ids[run.config.request], metrics=metrics)
 
     def end(self, run: Tracked, summary: Mapping[str, Any] | None) -> None:

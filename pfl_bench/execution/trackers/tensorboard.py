@@ -39,8 +39,8 @@ class TensorBoard(Tracker):
                 listing = "".join(f"    {line}\n" for line in to_json(facts, 2).splitlines())
                 writer.add_text(name, listing, 1)
 
-    def write(self, run: Tracked, round: int, figures: Mapping[str, float]) -> None:
-        for name, value in figures.items():
+    def write(self, run: Tracked, round: int, values: Mapping[str, float]) -> None:
+        for name, value in values.items():
             self._writers[run.config.request].add_scalar(name, value, round)
 
     def end(self, run: Tracked, summary: Mapping[str, Any] | None) -> None:

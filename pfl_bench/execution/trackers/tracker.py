@@ -57,8 +57,8 @@ class Tracker(Observer):
         """Start the run over."""
 
     @abstractmethod
-    def write(self, run: Tracked, round: int, figures: Mapping[str, float]) -> None:
-        """Keep the figures of a round."""
+    def write(self, run: Tracked, round: int, values: Mapping[str, float]) -> None:
+        """Keep the values of a round."""
 
     @abstractmethod
     def end(self, run: Tracked, summary: Mapping[str, Any] | None) -> None:
@@ -148,9 +148,9 @@ def _mark(record: RoundRecord) -> tuple[int, float]:
 
 
 def scalars(record: RoundRecord) -> dict[str, float]:
-    """The figures of a round by the names under which trackers group them. Accuracies lie in
+    """The values of a round by the names under which trackers group them. Accuracies lie in
     [0, 1]; traffic is the sum over the clients that joined."""
-    figures: dict[str, float | None] = {
+    values: dict[str, float | None] = {
         "accuracy/test": record.accuracy,
         **_over_clients(record),
         "loss/test": record.test_loss,
@@ -161,7 +161,7 @@ def scalars(record: RoundRecord) -> dict[str, float]:
         **{f"seconds/{name}": value for name, value in record.seconds.items()},
         **dict(_numbers(record.extras, "recorded")),
     }
-    return {name: float(value) for name, value in figures.items() if value is not None}
+    return {name: float(value) for name, value in values.items() if value is not None}
 
 
 def _over_clients(record: RoundRecord) -> dict[str, float]:

@@ -36,8 +36,8 @@ class WandB(Tracker):
             reinit="create_new",  # runs go on at the same time
         )
 
-    def write(self, run: Tracked, round: int, figures: Mapping[str, float]) -> None:
-        self._runs[run.config.request].log(dict(figures), step=round)
+    def write(self, run: Tracked, round: int, values: Mapping[str, float]) -> None:
+        self._runs[run.config.request].log(dict(values), step=round)
 
     def end(self, run: Tracked, summary: Mapping[str, Any] | None) -> None:
         there = self._runs.pop(run.config.request)

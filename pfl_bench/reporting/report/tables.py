@@ -171,7 +171,7 @@ def _cell(entry: Entry, plan: CellPlan) -> dict[str, Any]:
     """A cell's two lines, what it is sorted by, and what it is filtered by."""
     config = plan.configs[0] if plan.configs else None
     return {
-        "figure": replace(entry, interval=None).figure,
+        "figure": replace(entry, interval=None).text,
         "interval": entry.span,
         "beside": entry.beside,
         "mark": entry.mark,

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pfl_bench.reporting import costs, intervals
-from pfl_bench.reporting.metrics import attack_figures, metric, mismatches
+from pfl_bench.reporting.metrics import attack_values, metric, mismatches
 from pfl_bench.reporting.statistics import is_standin
 from pfl_bench.reporting.verdict import MARK, reference, rising
 from pfl_bench.store import curve, stored_run
@@ -293,9 +293,9 @@ def _floor(plan: TablePlan) -> str:
     """What images that know nothing of the victims reach; methods share their victims."""
     measure = metric(next(iter(plan.cells.values())).cell.measure)
     runs = (run for cell in plan.cells.values() for run in cell.runs if run is not None)
-    by_seed = {run.config.get("seed"): run for run in runs if attack_figures(run, measure.name)}
+    by_seed = {run.config.get("seed"): run for run in runs if attack_values(run, measure.name)}
     noise, mean = (
-        [v for run in by_seed.values() for v in attack_figures(run, f"{measure.name}_{image}")]
+        [v for run in by_seed.values() for v in attack_values(run, f"{measure.name}_{image}")]
         for image in ("noise", "mean")
     )
     if not noise:

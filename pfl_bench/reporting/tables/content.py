@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Ranks:
-    """A cell's place among those of its line that both we and the paper have figures for."""
+    """A cell's place among those of its line that both we and the paper have values for."""
 
     ours: int
     paper: int
@@ -38,7 +38,7 @@ class Ranks:
 
 @dataclass(frozen=True)
 class Entry:
-    """One cell: our figure, and the paper's as far as it may stand beside it."""
+    """One cell: our value, and the paper's as far as it may stand beside it."""
 
     measure: Metric
     status: str
@@ -51,7 +51,7 @@ class Entry:
     ranks: Ranks | None
     is_best: bool
     mark: str | None
-    """The footnote that says why the cell is skipped, diverged or without a figure, or what its
+    """The footnote that says why the cell is skipped, diverged or without a value, or what its
     method computes beyond the others."""
     rising: int = 0
     """How many of its runs still rise."""
@@ -66,7 +66,7 @@ class Entry:
         return None if self.published.mean is None else self.mean - self.published.mean
 
     @property
-    def figure(self) -> str:
+    def text(self) -> str:
         """Our side: mean ± std, or the word that stands for it; how many seeds there are only where
         some are missing."""
         if self.status in ("skipped", "diverged", "not run"):
@@ -92,20 +92,20 @@ class Entry:
     def shown(self) -> str:
         """Our mean alone, for a picture."""
         if self.mean is None:
-            return self.figure
+            return self.text
         return self.measure.show(self.mean) + (f" {MARK}" if self.rising else "")
 
     @property
     def shown_with_std(self) -> str:
         """The same with its standard deviation."""
         if self.mean is None:
-            return self.figure
+            return self.text
         mark = f" {MARK}" if self.rising else ""
         return f"{self.measure.show(self.mean)}{self._spread}{mark}"
 
     @property
     def beside(self) -> str:
-        """The paper's side: its figure and the difference, or on stand-in data the two ranks."""
+        """The paper's side: its value and the difference, or on stand-in data the two ranks."""
         if self.published is None:
             return ""
         if self.published.mean is None:
@@ -169,13 +169,13 @@ class _Marks:
 def _entry(
     cell: CellPlan, ranks: Ranks | None, is_best: bool, marks: _Marks, spec: TableSpec
 ) -> Entry:
-    values = list(cell.figures.values())
+    values = list(cell.by_seed.values())
     measure = metric(cell.cell.measure)
     told = ""
     if cell.status in ("skipped", "diverged") and cell.reason:
         told = f"{cell.status}: {cell.reason}"
     elif cell.seeds and not values and measure.needs:
-        told = f"no figure: it takes {measure.needs}"
+        told = f"no value: it takes {measure.needs}"
     elif values and spec.metric == "accuracy":
         told = _more_work(cell)
     return Entry(

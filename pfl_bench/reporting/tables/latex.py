@@ -31,7 +31,7 @@ def to_latex(content: Content) -> str:
         if row in spec.rules and row != spec.rows[0]:
             lines.append(r"    \midrule")
         entries = [content.entries[row, column] for column in spec.columns]
-        lines.append(_tex_row(_tex(row), map(_tex_figure, entries)))
+        lines.append(_tex_row(_tex(row), map(_tex_value, entries)))
         if any(entry.beside for entry in entries):
             beside = (rf"{{\scriptsize {_tex(e.beside)}}}" if e.beside else "" for e in entries)
             lines.append(_tex_row("", beside))
@@ -61,12 +61,12 @@ def _tex_head(content: Content) -> list[str]:
     return [_tex_row("", heads), f"    {rules}", names]
 
 
-def _tex_figure(entry: Entry) -> str:
-    figure = _tex(entry.figure)
+def _tex_value(entry: Entry) -> str:
+    value = _tex(entry.text)
     if entry.mean is None:
-        figure = rf"\textit{{{figure}}}"
+        value = rf"\textit{{{value}}}"
     mark = rf"\textsuperscript{{{entry.mark}}}" if entry.mark else ""
-    return (rf"\textbf{{{figure}}}" if entry.is_best else figure) + mark
+    return (rf"\textbf{{{value}}}" if entry.is_best else value) + mark
 
 
 def _tex_agreement(content: Content) -> list[str]:

@@ -31,11 +31,11 @@ def _md_fact(name: str, text: str) -> str:
 
 
 def _md_cell(entry: Entry) -> str:
-    figure = _md(entry.figure)
-    figure = figure if entry.mean is not None else f"*{figure}*"
-    figure = f"**{figure}**" if entry.is_best else figure
+    value = _md(entry.text)
+    value = value if entry.mean is not None else f"*{value}*"
+    value = f"**{value}**" if entry.is_best else value
     mark = f"<sup>{entry.mark}</sup>" if entry.mark else ""
-    return figure + mark + (f"<br>{_md(entry.beside)}" if entry.beside else "")
+    return value + mark + (f"<br>{_md(entry.beside)}" if entry.beside else "")
 
 
 def _pipes(rows: Sequence[Sequence[str]]) -> str:

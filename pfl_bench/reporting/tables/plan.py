@@ -84,7 +84,7 @@ class CellPlan:
         return sum(_has(run, "finished") for run in self.runs)
 
     @cached_property
-    def figures(self) -> dict[int, float]:
+    def by_seed(self) -> dict[int, float]:
         """What the cell measures, by seed, of the runs that are finished."""
         measure = metric(self.cell.measure)
         found = {
@@ -100,7 +100,7 @@ class CellPlan:
         cannot take place has none, whatever its other seeds gave."""
         if self.status in ("diverged", "skipped"):
             return None
-        values = self.figures.values()
+        values = self.by_seed.values()
         return statistics.fmean(values) if values else None
 
     @property

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from pfl_bench.base import plot_style
 from pfl_bench.data import title
-from pfl_bench.reporting.metrics import attack_figures, metric
+from pfl_bench.reporting.metrics import attack_values, metric
 from pfl_bench.reporting.tables.caption import remarks, small_models
 from pfl_bench.reporting.tables.content import Content
 from pfl_bench.reporting.verdict import MARK
@@ -122,7 +122,7 @@ def _heat_map(content: Content, with_std: bool) -> Figure:
         for (row, column), entry in entries.items():
             place = spec.rows.index(row), spec.columns.index(column)
             if entry.mean is None:
-                words[place] = entry.figure
+                words[place] = entry.text
                 continue
             behind[place] = entry.mean - min(means) if lower else max(means) - entry.mean
             words[place] = entry.shown_with_std if with_std else entry.shown
@@ -192,7 +192,7 @@ def _mark_floor(axes: Axes, content: Content) -> None:
     """A line at what random images reach, below which no figure says anything."""
     runs = [run for cell in content.plan.cells.values() for run in cell.runs if run is not None]
     measure = next(iter(content.plan.cells.values())).cell.measure
-    values = [value for run in runs for value in attack_figures(run, f"{measure}_noise")]
+    values = [value for run in runs for value in attack_values(run, f"{measure}_noise")]
     if values:
         floor = statistics.fmean(values)
         axes.axvline(floor, color="black", linewidth=0.8, linestyle=(0, (4, 2)))
@@ -240,7 +240,7 @@ def _bar_panel(
         spread = entry.std if entry.std and entry.mean is not None else 0.0
         if spread:
             axes.errorbar(lengths[k], k, xerr=spread, color="black", linewidth=1, capsize=2)
-        word = entry.figure if entry.mean is None else entry.shown
+        word = entry.text if entry.mean is None else entry.shown
         axes.annotate(
             word,
             (lengths[k] + spread, k),

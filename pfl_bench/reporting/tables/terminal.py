@@ -45,7 +45,7 @@ def _blocks(content: Content, width: int) -> Iterator[list[str]]:
     block: list[str] = []
     used = 0
     for column in spec.columns:
-        needed = GAP + max(_figures_width(content, column), *map(len, column.split()))
+        needed = GAP + max(_values_width(content, column), *map(len, column.split()))
         if block and used + needed > left:
             yield block
             block, used = [], 0
@@ -54,8 +54,8 @@ def _blocks(content: Content, width: int) -> Iterator[list[str]]:
     yield block
 
 
-def _figures_width(content: Content, column: str) -> int:
-    """Headings may be broken between words; figures may not."""
+def _values_width(content: Content, column: str) -> int:
+    """Headings may be broken between words; values may not."""
     rows = content.plan.spec.rows
     return max(len(line) for row in rows for line in _lines(content.entries[row, column]))
 
@@ -67,7 +67,7 @@ def _block(content: Content, columns: Sequence[str]) -> Table:
     table = _plain_table()
     table.add_column("", no_wrap=True)
     for column in columns:
-        table.add_column(Text(column), justify="right", min_width=_figures_width(content, column))
+        table.add_column(Text(column), justify="right", min_width=_values_width(content, column))
     for row in spec.rows:
         if row in spec.rules and row != spec.rows[0]:
             table.add_section()
@@ -86,14 +86,14 @@ def _plain_table() -> Table:
 def _styled(entry: Entry) -> Text:
     from rich.text import Text
 
-    figure, *beside = _lines(entry)
+    value, *beside = _lines(entry)
     style = "bold green" if entry.is_best else "" if entry.mean is not None else "yellow"
-    return Text("\n").join([Text(figure, style), *(Text(line, "dim") for line in beside)])
+    return Text("\n").join([Text(value, style), *(Text(line, "dim") for line in beside)])
 
 
 def _lines(entry: Entry) -> list[str]:
-    figure = entry.figure + (f" ({entry.mark})" if entry.mark else "")
-    return [figure, *([entry.beside] if entry.beside else [])]
+    value = entry.text + (f" ({entry.mark})" if entry.mark else "")
+    return [value, *([entry.beside] if entry.beside else [])]
 
 
 def _print_comparison(block: Block, console: Console) -> None:
