@@ -97,9 +97,9 @@ def test_a_table_marks_and_counts_the_cells_that_still_rise() -> None:
         ]
     )
     entries = lay_out(plan).entries
-    assert entries["a", "x"].figure.endswith(MARK)
+    assert entries["a", "x"].text.endswith(MARK)
     assert entries["a", "x"].rising == 1
-    assert MARK not in entries["b", "x"].figure
+    assert MARK not in entries["b", "x"].text
     assert still_rising(plan).startswith(f"1 of 2 cells, marked {MARK}")
     text = to_markdown(lay_out(plan))
     assert "exceeds that of the tenth before by more than 0.5 percentage points" in text
