@@ -137,11 +137,7 @@ def measure_blocks(out: Path, repeat: int, only: str) -> None:
         f"round in blocks of {blocks.SIZE}|one by one ÷ blocks|goal",
         [(row.name, row.ratio, f"≥ {row.goal:g}" if row.goal else "") for row in rows],
     )
-    found: dict[str, Any] = {
-        "machine": current_provenance(),
-        "repeats": repeat,
-        "rows": [dataclasses.asdict(row) for row in rows],
-    }
+    found = measured(rows, repeats=repeat)
     if only in "kernels":
         alone, together = blocks.kernels(1), blocks.kernels(blocks.SIZE)
         found["kernels"] = {1: dataclasses.asdict(alone), blocks.SIZE: dataclasses.asdict(together)}
@@ -174,14 +170,8 @@ def measure_scale(out: Path, workers: int, repeat: int, only: str, samples: int)
             for row in rows
         ],
     )
-    found = {
-        "machine": current_provenance(),
-        "workers": workers,
-        "samples": samples,
-        "rows": [dataclasses.asdict(row) for row in rows],
-    }
     scale.plot(rows, out / "scale.png")
-    save(out / "scale", lines, found)
+    save(out / "scale", lines, measured(rows, workers=workers, samples=samples))
 
 
 def measure_device(out: Path, device: str, workers: int, repeat: int, only: str) -> None:
@@ -196,13 +186,7 @@ def measure_device(out: Path, device: str, workers: int, repeat: int, only: str)
             for row in rows
         ],
     )
-    found = {
-        "machine": current_provenance(),
-        "device": device,
-        "workers": workers,
-        "rows": [dataclasses.asdict(row) for row in rows],
-    }
-    save(out / "device", lines, found)
+    save(out / "device", lines, measured(rows, device=device, workers=workers))
 
 
 def measure_peers(
@@ -227,13 +211,7 @@ def measure_peers(
         ],
     )
     lines += [f"{name} {reason}." for name, reason in failed.items()]
-    found = {
-        "machine": current_provenance(),
-        "workers": workers,
-        "samples": samples,
-        "rows": [dataclasses.asdict(row) for row in rows],
-        "failed": failed,
-    }
+    found = measured(rows, workers=workers, samples=samples, failed=failed)
     save(out / "peers", lines, found)
 
 
@@ -242,6 +220,12 @@ def table(header: str, rows: Sequence[Sequence[object]]) -> list[str]:
     names = header.split("|")
     lines = [names, ["---", *["---:"] * (len(names) - 1)], *[[str(c) for c in row] for row in rows]]
     return [f"| {' | '.join(line)} |" for line in lines]
+
+
+def measured(rows: Sequence[Any], **facts: Any) -> dict[str, Any]:
+    """What a benchmark found, for its JSON file: the machine, the facts, row by row."""
+    told = [dataclasses.asdict(row) for row in rows]
+    return {"machine": current_provenance(), **facts, "rows": told}
 
 
 def save(path: Path, lines: Sequence[str], found: dict[str, Any]) -> None:
