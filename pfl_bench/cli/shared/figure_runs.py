@@ -210,8 +210,9 @@ def trained_model(wanted: Wanted, algo: str) -> Simulator:
     """The simulator of a run after its last round; the run is repeated if its state is gone."""
     check_taken([algo], wanted.hyper)
     config = wanted.config_here(algo)
-    if (run := with_model(config, wanted.store)) is not None:
-        return kept_model(run, wanted)
+    for run in _all_stored(config, wanted.store):
+        if (simulator := kept_simulator(run, wanted.options)) is not None:
+            return simulator
     with watch_runs([config], wanted.quiet) as display:
         return trained_simulator(config, wanted.store, wanted.options, display)
 
