@@ -15,7 +15,7 @@ from pfl_bench.execution.observer import Began, Checkpointed, Computed, Note, Ob
 from pfl_bench.execution.options import Execution, choose_device
 from pfl_bench.models import wide_order
 from pfl_bench.plugins import load_algorithm
-from pfl_bench.store import DamagedError, Ending, RunWriter, Store, StoredRun
+from pfl_bench.store import DamagedError, Ending, RunWriter, Store, StoredRun, Summary
 
 CHECKPOINT_SECONDS = 10.0
 """A run cut off loses no more than about this much work."""
@@ -109,7 +109,8 @@ def _simulate(
     config, records = simulator.config, writer.records
     observer.tell(Began(config, tuple(records)))
     saver = _Saver(simulator, writer, options, observer)
-    ending = Ending(config.rounds, config.patience)
+    untrained = Summary.of(about_data).untrained
+    ending = Ending(config.rounds, config.patience, untrained)
     for record in records:
         ending.add(record)
     try:

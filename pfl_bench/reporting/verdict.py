@@ -7,9 +7,8 @@ that no data is needed here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from pfl_bench.store import RoundRecord, StoredRun, best_round, curve
 
@@ -36,24 +35,10 @@ class Reference:
 
 def reference(run: StoredRun) -> Reference | None:
     """None of a run that was stored before this was kept."""
-    kept: Any = run.end.reference
-    if not _is_sound(kept):
+    kept, untrained = run.end.reference, run.end.untrained
+    if kept is None or untrained is None:
         return None
-    correct, tested = kept["majority_correct"], kept["tested"]
-    return Reference(100 * sum(correct) / tested, 100 / kept["classes"], tuple(correct))
-
-
-def _is_sound(kept: Any) -> bool:
-    """A checksum does not tell what was never a reference."""
-    if not isinstance(kept, Mapping):
-        return False
-    counts, numbers = kept.get("majority_correct"), (kept.get("classes"), kept.get("tested"))
-    return (
-        isinstance(counts, list)
-        and all(type(n) is int and n > 0 for n in numbers)
-        and all(type(n) is int and n >= 0 for n in counts)
-        and sum(counts) <= kept["tested"]
-    )
+    return Reference(100 * untrained, 100 / kept["classes"], tuple(kept["majority_correct"]))
 
 
 def is_rising(run: StoredRun) -> bool:

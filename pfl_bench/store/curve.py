@@ -19,8 +19,11 @@ LAST = 0.05
 """The share of a run at its end in which a best round shows that it had not ended."""
 TENTH = 10
 LATE_START = 3
-"""So many times the patience is had with a run that has not yet risen above its start: some methods
-stand still for a hundred rounds and learn then."""
+"""So many times the patience is had with a run that has not begun to learn: some methods stand
+still for a hundred rounds, at their start or at what takes no training, and learn then."""
+BEGUN = 0.03
+"""Three percentage points: a run that has begun to learn is so far above what takes no training.
+Half a point is too little: methods waver by one or two around it before they leave it."""
 
 _SLACK = 1e-9
 """Means of equal accuracies may differ in the last bits."""
@@ -68,10 +71,12 @@ class Patience:
     """Tells when so many scored rounds have brought nothing. It looks at the mean of the latest
     scores (a tenth as many as the patience), so that one lucky round among noisy ones does not put
     those to shame that follow; and it waits LATE_START times as long with a run that has not yet
-    risen above its start. Told of one score after another, each at the same cost."""
+    begun: risen above its start, and clearly above `untrained`, what takes no training, where that
+    is known. Told of one score after another, each at the same cost."""
 
-    def __init__(self, patience: int) -> None:
+    def __init__(self, patience: int, untrained: float | None = None) -> None:
         self._patience = patience
+        self._untrained = -math.inf if untrained is None else untrained
         self._latest: deque[float] = deque(maxlen=max(1, patience // TENTH))
         self._start: float | None = None
         self._top, self._since = -math.inf, 0
@@ -86,5 +91,6 @@ class Patience:
 
     @property
     def is_out(self) -> bool:
-        has_begun = self._start is not None and self._top - self._start > RISE
+        has_risen = self._start is not None and self._top - self._start > RISE
+        has_begun = has_risen and self._top - self._untrained > BEGUN
         return self._since >= self._patience * (1 if has_begun else LATE_START)

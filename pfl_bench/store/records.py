@@ -250,9 +250,9 @@ class Ending:
     """Where a run ends: after `rounds`, or when it is out of patience (`curve.Patience`). Told of
     one round after another, it says whether that was the last."""
 
-    def __init__(self, rounds: int, patience: int | None) -> None:
+    def __init__(self, rounds: int, patience: int | None, untrained: float | None = None) -> None:
         self._rounds = rounds
-        self._patience = None if patience is None else Patience(patience)
+        self._patience = None if patience is None else Patience(patience, untrained)
         self.reached = False
 
     def add(self, record: RoundRecord) -> bool:
@@ -263,9 +263,8 @@ class Ending:
         return self.reached
 
 
-def ends_after(records: Sequence[RoundRecord], rounds: int, patience: int | None) -> int | None:
+def ends_after(records: Sequence[RoundRecord], ending: Ending) -> int | None:
     """How many of the records belong to a run with this ending; None where they do not reach it."""
-    ending = Ending(rounds, patience)
     return next((k for k, record in enumerate(records, start=1) if ending.add(record)), None)
 
 

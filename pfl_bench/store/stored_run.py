@@ -27,6 +27,7 @@ from pfl_bench.store.folder import (
 )
 from pfl_bench.store.records import (
     DamagedError,
+    Ending,
     RoundRecord,
     ends_after,
     read_lines,
@@ -101,7 +102,7 @@ class StoredRun:
             return None
         records = self.records()
         whole = len(records)
-        end = ends_after(records, rounds, patience)
+        end = ends_after(records, Ending(rounds, patience, self.end.untrained))
         if end is None:
             return self if self.status == "diverged" else None
         config = {**self.config, **ends}

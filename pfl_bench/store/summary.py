@@ -63,6 +63,22 @@ class Summary:
         return [] if self.attack is None else list(self.attack["victims"])
 
     @property
+    def untrained(self) -> float | None:
+        """The accuracy of always answering a client's most frequent training class; None where it
+        was not kept, or what was kept is no reference (a checksum does not tell)."""
+        kept = self.reference
+        if not isinstance(kept, Mapping):
+            return None
+        counts, numbers = kept.get("majority_correct"), (kept.get("classes"), kept.get("tested"))
+        is_sound = (
+            isinstance(counts, list)
+            and all(type(n) is int and n > 0 for n in numbers)
+            and all(type(n) is int and n >= 0 for n in counts)
+            and sum(counts) <= kept["tested"]
+        )
+        return sum(counts) / kept["tested"] if is_sound else None
+
+    @property
     def peak_memory(self) -> int | None:
         return self.provenance.get("peak_memory")
 

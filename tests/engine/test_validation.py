@@ -117,8 +117,9 @@ def test_without_validation_the_best_round_is_that_of_the_test() -> None:
 def test_patience_looks_at_validation_alone() -> None:
     tests = [1, 2, 3, 4, 5, 6, 7, 8]
     flat = [record(k + 1, test, 5 if k else 4) for k, test in enumerate(tests)]
-    assert ends_after(flat, 100, 3) == 5
-    assert ends_after([record(k + 1, t, None) for k, t in enumerate(tests)], 100, 3) is None
+    assert ends_after(flat, Ending(100, 3)) == 5
+    unjudged = [record(k + 1, t, None) for k, t in enumerate(tests)]
+    assert ends_after(unjudged, Ending(100, 3)) is None
 
 
 @pytest.mark.parametrize(

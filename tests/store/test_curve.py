@@ -85,9 +85,9 @@ def test_a_run_that_rises_or_never_began_has_not_converged() -> None:
     assert converged([]) is None
 
 
-def ended_after(scores: list[float], patience: int) -> int | None:
+def ended_after(scores: list[float], patience: int, untrained: float | None = None) -> int | None:
     """The number of scores after which patience was at its end."""
-    one = Patience(patience)
+    one = Patience(patience, untrained)
     for count, score in enumerate(scores, start=1):
         one.add(score)
         if one.is_out:
@@ -104,6 +104,14 @@ def test_patience_is_longer_with_a_run_that_has_not_risen_above_its_start() -> N
     late = [0.238, *[0.2] * 104, *[0.2 + 0.004 * k for k in range(1, 96)]]
     assert ended_after(late, 75) is None
     assert ended_after([0.2] * 300, 75) == 1 + LATE_START * 75
+
+
+def test_patience_is_longer_with_a_run_that_knows_no_more_than_the_most_frequent_class() -> None:
+    plateau = [*[k / 20 for k in range(14)], *[0.7 + 0.01 * (k % 2) for k in range(100)]]
+    late = [*plateau, *[0.7 + 0.004 * k for k in range(1, 60)]]
+    assert ended_after(late, 40) is not None
+    assert ended_after(late, 40, untrained=0.7) is None
+    assert ended_after(late, 40, untrained=0.3) == ended_after(late, 40)
 
 
 def test_one_lucky_round_does_not_end_a_run_that_slowly_rises() -> None:
