@@ -1,5 +1,6 @@
 """A table as a picture: a heat map where rows meet columns, bars where there is one line only or
-where every column has a unit of its own.
+where every column has a unit of its own. Over a bar stands the paper's figure, where it may be
+compared.
 
 In the heat map the colour says how far a cell is behind the best of its line, since datasets
 differ more than methods do; the figure is written in the cell. The scale is a square root's, which
@@ -20,7 +21,7 @@ from pfl_bench.base import plot_style
 from pfl_bench.data import title
 from pfl_bench.reporting.metrics import attack_values, metric
 from pfl_bench.reporting.tables.caption import remarks, small_models
-from pfl_bench.reporting.tables.content import Content
+from pfl_bench.reporting.tables.content import Content, Entry
 from pfl_bench.reporting.verdict import MARK
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
     from pfl_bench.reporting.tables.plan import TablePlan
 
-BEST, OTHER, ABSENT = "#2a7f62", "#8fb8c9", "#ececec"
+BEST, OTHER, ABSENT, PAPER = "#2a7f62", "#8fb8c9", "#ececec", "#b3452c"
 LETTERS_PER_INCH = 12
 PANELS_ABREAST = 3
 
@@ -243,7 +244,7 @@ def _bar_panel(
         word = entry.text if entry.mean is None else entry.shown
         axes.annotate(
             word,
-            (lengths[k] + spread, k),
+            (max(lengths[k] + spread, _papers(entry) or 0.0), k),
             xytext=(4, 0),
             textcoords="offset points",
             va="center",
@@ -251,6 +252,7 @@ def _bar_panel(
             fontweight="bold" if entry.is_best else "normal",
             fontstyle="italic" if entry.mean is None else "normal",
         )
+    _mark_papers(axes, entries)
     axes.set_xlabel(entries[0].measure.label)
     axes.set_ylabel("")
     axes.margins(x=0.3)
@@ -258,3 +260,26 @@ def _bar_panel(
     axes.set_ylim(len(entries) - 0.4, -0.6)
     axes.set_xticks([])  # every bar bears its figure
     sns.despine(ax=axes, bottom=True)
+
+
+def _papers(entry: Entry) -> float | None:
+    """The paper's figure, where ours was measured on the same data."""
+    return None if entry.difference is None or entry.published is None else entry.published.mean
+
+
+def _mark_papers(axes: Axes, entries: list[Entry]) -> None:
+    """A diamond at the paper's figure of every bar that has one."""
+    found = {k: value for k, entry in enumerate(entries) if (value := _papers(entry)) is not None}
+    if found:
+        axes.scatter(
+            list(found.values()),
+            list(found),
+            marker="D",
+            s=22,
+            color=PAPER,
+            edgecolor="white",
+            linewidth=0.6,
+            zorder=3,
+            label="the paper",
+        )
+        axes.legend(loc="lower right", fontsize=8, frameon=False)
