@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,9 @@ import click
 
 from benchmarks import blocks, rounds, scale, server
 from benchmarks.peers import contest, problem
+from benchmarks.peers.environments import PEERS
 from benchmarks.workloads import WORKLOADS
-from pfl_bench.base import write_atomically
+from pfl_bench.base import UserError, meant, unknown, write_atomically
 from pfl_bench.execution import choose_device, default_workers
 from pfl_bench.store import current_provenance
 
@@ -24,13 +25,31 @@ SERVER_CLIENTS = (20, 100, 500)
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--scale", "is_scale", is_flag=True, help="Time and memory over 20 to 2,000 clients.")
 @click.option("--device", metavar="NAME", help="Rounds on cuda, cuda:1 or mps beside the cores.")
-@click.option("--peers", "is_peers", is_flag=True, help="A round of FedAvg in other simulators.")
+@click.option("--peers", "is_peers", is_flag=True, help="A round in other simulators.")
 @click.option(
     "--peer-folder",
     default=".peers",
     type=click.Path(path_type=Path),
     metavar="FOLDER",
     help="Their environments, for --peers.",
+)
+@click.option(
+    "--methods",
+    default="fedavg",
+    metavar="NAMES",
+    help="What a round is of, for --peers: names with commas, or all that peers share with us.",
+)
+@click.option(
+    "--pfllib",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="PFLlib's source, to have it among --peers.",
+)
+@click.option(
+    "--fl-bench",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="FL-bench's source, to have it among --peers.",
 )
 @click.option("--blocks", "is_blocks", is_flag=True, help="Clients in blocks beside one by one.")
 @click.option(
@@ -49,6 +68,9 @@ def main(
     device: str | None,
     is_peers: bool,
     peer_folder: Path,
+    methods: str,
+    pfllib: Path | None,
+    fl_bench: Path | None,
     is_blocks: bool,
     samples: int | None,
     repeat: int,
@@ -63,7 +85,13 @@ def main(
     elif device is not None:
         measure_device(out, choose_device(device), workers, repeat, only or "")
     elif is_peers:
-        measure_peers(out, peer_folder, samples or problem.SAMPLES, workers, repeat, only or "")
+        try:
+            chosen = named_methods(methods)
+            sources = named_sources({"PFLlib": pfllib, "FL-bench": fl_bench})
+        except UserError as error:
+            raise click.ClickException(f"{error}.") from error
+        count = samples or problem.SAMPLES
+        measure_peers(out, peer_folder, count, workers, repeat, only or "", chosen, sources)
     elif is_blocks:
         measure_blocks(out, repeat, only or "")
     else:
@@ -189,16 +217,44 @@ def measure_device(out: Path, device: str, workers: int, repeat: int, only: str)
     save(out / "device", lines, measured(rows, device=device, workers=workers))
 
 
+def named_methods(text: str) -> list[str]:
+    """The methods of `--methods`, in any spelling."""
+    known = contest.shared()
+    names = known if text == "all" else [meant(name.strip(), known) for name in text.split(",")]
+    for name in names:
+        if name not in known:
+            raise UserError(unknown("method", name, known))
+    return names
+
+
+def named_sources(folders: Mapping[str, Path | None]) -> dict[str, Path]:
+    """The folders that were given, each with the source of its peer in it."""
+    peers = {peer.name: peer for peer in PEERS}
+    return {name: peers[name].checkout(at) for name, at in folders.items() if at is not None}
+
+
 def measure_peers(
-    out: Path, folder: Path, samples: int, workers: int, repeat: int, only: str
+    out: Path,
+    folder: Path,
+    samples: int,
+    workers: int,
+    repeat: int,
+    only: str,
+    methods: Sequence[str],
+    sources: Mapping[str, Path],
 ) -> None:
     told = partial(click.echo, err=True)
-    rows, failed = contest.measure(folder.resolve(), samples, workers, repeat, only, told)
-    header = "simulator|s per round|× ours|processor × ours|memory (MB)|accuracy|what differs"
+    rows, failed = contest.measure(
+        folder.resolve(), samples, workers, repeat, only, told, methods, sources
+    )
+    header = (
+        "round of|simulator|s per round|× ours|processor × ours|memory (MB)|accuracy|what differs"
+    )
     lines = table(
         header,
         [
             (
+                row.method,
                 row.name,
                 f"{row.seconds:.2f} ({row.low:.2f}–{row.high:.2f})",
                 row.ratio,

@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.laps import Ratio
-from benchmarks.peers.environments import PEERS, python_of
+from benchmarks.peers.environments import PEERS, Peer, python_of
 from benchmarks.peers.problem import export
+from pfl_bench.base import UserError
+from pfl_bench.plugins import load_algorithm
 
 DRIVERS = Path(__file__).with_name("drivers")
 OURS = "pfl-bench"
@@ -60,6 +62,7 @@ def driven(command: Sequence[str | Path], log: Path, threads: int) -> Iterator[D
 
 @dataclass(frozen=True)
 class PeerRow:
+    method: str
     name: str
     seconds: float
     """The median of a round."""
@@ -74,50 +77,109 @@ class PeerRow:
     differs: str
 
 
+def shared() -> list[str]:
+    """Our methods that the driver of some peer runs."""
+    return list(dict.fromkeys(method for peer in PEERS for method in peer.methods))
+
+
 def measure(
-    folder: Path, samples: int, workers: int, repeats: int, only: str, told: Callable[[str], None]
+    folder: Path,
+    samples: int,
+    workers: int,
+    repeats: int,
+    only: str,
+    told: Callable[[str], None],
+    methods: Sequence[str] = ("fedavg",),
+    sources: Mapping[str, Path] | None = None,
 ) -> tuple[list[PeerRow], dict[str, str]]:
-    """A row for everyone who could be run, and why the others could not."""
+    """A row for everyone who could be run, method by method, and why the others could not.
+
+    `sources` are the folders of peers that the package index does not have, by their names.
+    """
+    sources = sources or {}
+    found: list[PeerRow] = []
+    failed: dict[str, str] = {}
+    peers = []
+    folder.mkdir(parents=True, exist_ok=True)
+    for peer in (peer for peer in PEERS if only in peer.name):
+        lacking = [title(method) for method in methods if method not in peer.methods]
+        if peer.source and peer.name not in sources:
+            failed[peer.name] = f"is left out; a folder with its source adds it: {peer.option} DIR"
+            continue
+        if lacking:
+            failed[peer.name] = f"is left out of {', '.join(lacking)}: no driver of it runs that"
+        peers.append(peer)
+    for method in methods:
+        told(f"{title(method)}:")
+        able = [peer for peer in peers if method in peer.methods]
+        with tempfile.TemporaryDirectory() as scratch:
+            problem = Path(scratch) / "problem.npz"
+            try:
+                export(problem, samples, method)
+            except UserError as error:
+                failed[title(method)] = f"is left out: {error}"
+                continue
+            laps, why = _turns(method, able, sources, folder, problem, workers, repeats, told)
+        failed |= {f"{name}, {title(method)},": reason for name, reason in why.items()}
+        if OURS in laps:
+            found += rows(laps, {peer.name: peer.differs_in(method) for peer in able}, method)
+    return found, failed
+
+
+def title(method: str) -> str:
+    return load_algorithm(method).title
+
+
+def _turns(
+    method: str,
+    peers: Sequence[Peer],
+    sources: Mapping[str, Path],
+    folder: Path,
+    problem: Path,
+    workers: int,
+    repeats: int,
+    told: Callable[[str], None],
+) -> tuple[dict[str, list[dict[str, Any]]], dict[str, str]]:
+    """The laps of those who ran them all, and why the others did not."""
     failed: dict[str, str] = {}
     laps: dict[str, list[dict[str, Any]]] = {}
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
-        problem = Path(scratch) / "problem.npz"
-        export(problem, samples)
-        running: dict[str, Driver] = {}
+    logs: dict[str, Path] = {}
+    running: dict[str, Driver] = {}
+    with ExitStack() as stack:
 
         def start(name: str, python: str | Path, driver: str, threads: int) -> None:
             command = [python, DRIVERS / f"{driver}.py", problem, str(workers)]
-            log = folder / f"{driver}.log"
-            running[name] = stack.enter_context(driven(command, log, threads))
+            if name in sources:
+                command.append(sources[name])
+            logs[name] = folder / f"{driver}-{method}.log"
+            running[name] = stack.enter_context(driven(command, logs[name], threads))
 
         start(OURS, sys.executable, "ours", 1)
-        for peer in PEERS:
-            if only not in peer.name:
-                continue
+        for peer in peers:
             told(f"{peer.name} …")
             try:
                 start(peer.name, python_of(peer, folder), peer.driver, workers)
             except subprocess.CalledProcessError as error:
                 failed[peer.name] = f"cannot be installed: {_last_line(error.stderr)}"
             except RuntimeError:
-                failed[peer.name] = "does not start: " + _last_line(_log(folder, peer.driver))
+                failed[peer.name] = "does not start: " + _last_line(_text(logs[peer.name]))
         for repeat in range(repeats + 1):
             for name in list(running):
                 try:
                     lap = running[name].lap()
                 except (RuntimeError, OSError):
-                    failed[name] = "ended in a round; its log says why"
+                    failed[name] = "ended in a round: " + _last_line(_text(logs[name]))
                     del running[name]
                     continue
                 told(f"  {name}: {lap['seconds']:.2f} s")
                 if repeat:
                     laps.setdefault(name, []).append(lap)
-    whole = {name: each for name, each in laps.items() if name not in failed}
-    return rows(whole, {peer.name: peer.differs for peer in PEERS}), failed
+    return {name: each for name, each in laps.items() if name not in failed}, failed
 
 
-def rows(laps: Mapping[str, list[dict[str, Any]]], differs: Mapping[str, str]) -> list[PeerRow]:
+def rows(
+    laps: Mapping[str, list[dict[str, Any]]], differs: Mapping[str, str], method: str = "fedavg"
+) -> list[PeerRow]:
     """What is told of everyone, ours first."""
     ours = laps[OURS]
 
@@ -129,6 +191,7 @@ def rows(laps: Mapping[str, list[dict[str, Any]]], differs: Mapping[str, str]) -
 
     return [
         PeerRow(
+            title(method),
             name,
             statistics.median(values(name, "seconds")),
             min(values(name, "seconds")),
@@ -143,8 +206,8 @@ def rows(laps: Mapping[str, list[dict[str, Any]]], differs: Mapping[str, str]) -
     ]
 
 
-def _log(folder: Path, driver: str) -> str:
-    return (folder / f"{driver}.log").read_text(errors="replace")
+def _text(log: Path) -> str:
+    return log.read_text(errors="replace")
 
 
 def _last_line(text: str) -> str:

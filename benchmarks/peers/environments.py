@@ -6,10 +6,13 @@ from __future__ import annotations
 import subprocess
 import sys
 import venv
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
+
+from pfl_bench.base import UserError
 
 
 @dataclass(frozen=True)
@@ -20,7 +23,29 @@ class Peer:
     requirements: tuple[str, ...]
     driver: str
     differs: str
+    methods: Mapping[str, str] = field(default_factory=lambda: {"fedavg": ""})
+    """Ours that its driver runs, and what else differs in each."""
+    source: str = ""
+    """A file by which a checkout is known, if the package index does not have the peer."""
 
+    @property
+    def option(self) -> str:
+        """How a folder with its source is named."""
+        return "--" + self.driver.replace("_", "-")
+
+    def differs_in(self, method: str) -> str:
+        return "; ".join(words for words in (self.differs, self.methods[method]) if words)
+
+    def checkout(self, folder: Path) -> Path:
+        """`folder`, in which the peer's source has to be."""
+        if not (folder / self.source).is_file():
+            raise UserError(
+                f"{str(folder)!r} is no checkout of {self.name}: it has no file {self.source}"
+            )
+        return folder.resolve()
+
+
+LOSS_TOO = "scores training samples too"
 
 PEERS = (
     Peer(
@@ -51,6 +76,49 @@ PEERS = (
         ),
         "fedjax_fedavg",
         "compiled by XLA; threads are XLA's own choice",
+    ),
+    Peer(
+        "PFLlib",
+        ("h5py", "scikit-learn", "matplotlib"),
+        "pfllib",
+        "clients one after the other; reads a client's file again for every use; scores in batches "
+        "of ten",
+        {
+            "fedavg": LOSS_TOO,
+            "fedprox": LOSS_TOO,
+            "perfedavg": "every client trains twice a round; its training loss takes steps too",
+            "pfedme": f"{LOSS_TOO}; a weight decay of 0.001; scores the global model, because its "
+            "personal parameters are overwritten",
+            "fedamp": f"{LOSS_TOO}; its tie to the mixture is worked out, without a gradient",
+            "ditto": f"{LOSS_TOO}, and the global model besides",
+            "fedper": LOSS_TOO,
+            "fedrep": f"{LOSS_TOO}; head epochs run the extractor every time",
+            "fedrod": LOSS_TOO,
+            "fedfomo": f"{LOSS_TOO}; does not shuffle",
+            "fedphp": f"{LOSS_TOO}; runs the extractor twice a step",
+            "fedcp": "draws the policy with Gumbel noise",
+            "local": LOSS_TOO,
+        },
+        "system/flcore/servers/serverbase.py",
+    ),
+    Peer(
+        "FL-bench",
+        ("hydra-core", "ray", "rich", "pandas", "pillow", "scikit-learn", "pynvml", "torchvision"),
+        "fl_bench",
+        "clients one after the other; keeps an incomplete last batch; scores in batches of ten",
+        {
+            "fedavg": "",
+            "fedprox": "its tie is to the model that it trains, hence zero",
+            "perfedavg": "scored after an epoch of fine-tuning; clients weigh alike",
+            "pfedme": "",
+            "ditto": "",
+            "fedper": "",
+            "fedrep": "head epochs run the whole network, backwards too",
+            "fedrod": "",
+            "fedfomo": "",
+            "local": "",
+        },
+        "src/utils/functional.py",
     ),
 )
 

@@ -16,7 +16,7 @@ import numpy as np
 
 
 class Problem:
-    """Samples as floats in [-1, 1], channels first; who has which; the initial model."""
+    """Samples as floats in [-1, 1], channels first; who has which; initial model and method."""
 
     def __init__(self, path: str):
         with np.load(path) as file:
@@ -26,6 +26,8 @@ class Problem:
         )
         self.y = arrays["y"].astype(np.int64)
         self.lr, self.batch_size = float(arrays["lr"]), int(arrays["batch_size"])
+        self.method, self.hyper = str(arrays["method"]), json.loads(str(arrays["hyper"]))
+        self.rounds = int(arrays["rounds"])
         self.clients = range(int(arrays["clients"]))
         self.train = [arrays[f"train/{k}"] for k in self.clients]
         self.test = [arrays[f"test/{k}"] for k in self.clients]

@@ -13,8 +13,8 @@ from benchmarks.workloads import CIFAR, Workload
 
 
 def main() -> None:
-    samples = len(problem().y)
-    rounds = Workload("fedavg", CIFAR, samples).simulator(int(sys.argv[2])).rounds()
+    given = problem()
+    rounds = Workload(given.method, CIFAR, len(given.y)).simulator(int(sys.argv[2])).rounds()
     serve(lambda: next(rounds).accuracy)
 
 

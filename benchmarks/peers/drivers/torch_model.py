@@ -34,6 +34,15 @@ class Plain(nn.Module):
 
 
 @torch.no_grad()
+def fill(model: nn.Module, problem: Problem) -> nn.Module:
+    """The problem's initial values in a CNN with other names, whose layers come in our order."""
+    names = [f"{layer}.{kind}" for layer in NAMES for kind in ("weight", "bias")]
+    for parameter, name in zip(model.parameters(), names, strict=True):
+        parameter.copy_(torch.from_numpy(problem.model[name]))
+    return model
+
+
+@torch.no_grad()
 def correct(model: nn.Module, x: Tensor, y: Tensor, size: int = 50) -> int:
     """Right answers, in batches as large as ours."""
     model.eval()
