@@ -70,12 +70,9 @@ class Summary:
         if not isinstance(kept, Mapping):
             return None
         counts, numbers = kept.get("majority_correct"), (kept.get("classes"), kept.get("tested"))
-        is_sound = (
-            isinstance(counts, list)
-            and all(type(n) is int and n > 0 for n in numbers)
-            and all(type(n) is int and n >= 0 for n in counts)
-            and sum(counts) <= kept["tested"]
-        )
+        if not isinstance(counts, list) or not all(type(n) is int and n > 0 for n in numbers):
+            return None
+        is_sound = all(type(n) is int and n >= 0 for n in counts) and sum(counts) <= kept["tested"]
         return sum(counts) / kept["tested"] if is_sound else None
 
     @property
