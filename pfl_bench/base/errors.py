@@ -6,6 +6,7 @@ A `UserError` is printed as one sentence with exit code 2 and never with a trace
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 
 LONGEST_SHOWN = 200
@@ -46,6 +47,8 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Whether the machine, or a card of it, had no room left; torch says so in its own way."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
+    if isinstance(error, ImportError):  # a library that the loader found no room for
+        return bool(re.search("failed to map segment|cannot allocate memory", str(error), re.I))
     return isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error)
 
 

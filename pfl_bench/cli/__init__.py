@@ -44,7 +44,7 @@ class Commands(click.Group):
         except OSError as error:  # what no command foresaw: no permission, a disk that is gone
             click.echo(f"Error: {error}", err=True)
             context.exit(2)
-        except (MemoryError, RuntimeError) as error:
+        except (MemoryError, RuntimeError, ImportError) as error:
             if not is_out_of_memory(error):
                 raise
             click.echo(f"Error: the memory does not suffice ({reason(error)})", err=True)

@@ -38,6 +38,11 @@ class Snapshot:
         cannot be, as when the method has come to keep something else."""
         try:
             found = self._from_tensors(round, flat, device)
+            states = (found.server, *found.clients.values())
+            if not all(isinstance(state, dict) for state in states):
+                raise ValueError("a state is a dictionary")
+            if found.tensors().keys() != flat.keys():
+                raise ValueError("its names are not those that a state is saved under")
         except (ValueError, KeyError, RecursionError) as error:
             raise DamagedError(f"it cannot be read ({error})") from error
         if not self.server.keys() <= found.server.keys():
@@ -76,7 +81,8 @@ class Snapshot:
 def misfit(fresh: Tree, found: Tree, where: str) -> str | None:
     """What keeps a state out of a checkpoint from being one that began as `fresh`; None where it
     can be. Tensors keep their type and shape, but may grow by rows; lists keep their length,
-    dictionaries their names; what was empty may have come to hold anything finite."""
+    dictionaries their names; what was empty may have come to hold anything finite, all of one type
+    where it is counted and not named."""
     if isinstance(fresh, Tensor):
         if not isinstance(found, Tensor):
             return f"{where} was a tensor"
@@ -88,6 +94,8 @@ def misfit(fresh: Tree, found: Tree, where: str) -> str | None:
     if not isinstance(found, kind):
         return f"{where} was a {'dictionary' if kind is dict else 'list'}"
     if not fresh:
+        if _is_mixed(found):
+            return f"{where} has numbers of several types"
         return None if all(map(_is_finite, leaves(found))) else f"{where} is not finite"
     if kind is list and len(fresh) != len(found):
         return f"{where} had {len(fresh)} entries and has {len(found)}"
@@ -103,6 +111,12 @@ def _has_grown(fresh: torch.Size, found: torch.Size) -> bool:
     """Whether one shape is the other's, or has further rows."""
     is_longer = len(fresh) == len(found) > 0 and found[0] > fresh[0]
     return found == fresh or (is_longer and found[1:] == fresh[1:])
+
+
+def _is_mixed(found: Tree) -> bool:
+    """Whether entries that only a number tells apart are not of one type."""
+    is_numbered = isinstance(found, list) or all(isinstance(name, int) for name in found)
+    return is_numbered and len({leaf.dtype for leaf in leaves(found)}) > 1
 
 
 def _stats_misfit(fresh: Tensor | None, found: Tensor | None) -> str | None:

@@ -41,9 +41,10 @@ LARGEST_CONTENT = 2**34
 2,000 rounds a run has a tenth of that."""
 MOST_MEMBERS = 400_000
 
+_ATTACK = re.compile(r"attack-[\w-]{1,80}\.json")
 _MEMBER = re.compile(
     r"[\w.+=-]{1,120}-[0-9a-f]{16}/(config\.json|rounds\.jsonl|summary\.json"
-    r"|attack-[\w-]{1,80}\.json|state\.safetensors)"
+    rf"|{_ATTACK.pattern}|state\.safetensors)"
 )
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _METHOD = zipfile.ZIP_LZMA
@@ -102,8 +103,9 @@ def pack(
 
 def contents(run: StoredRun) -> dict[str, bytes]:
     """The files of a finished run that are worth sharing, by name."""
-    attacks = (path.name for path in run.path.glob("attack-*.json"))
-    return run.files((CONFIG, RECORDS, SUMMARY, *attacks))
+    attacks = (path for path in run.path.glob("attack-*.json") if _ATTACK.fullmatch(path.name))
+    sound = (path.name for path in attacks if run.attachment(path.stem) is not None)
+    return run.files((CONFIG, RECORDS, SUMMARY, *sound))
 
 
 def _model(run: StoredRun, left_out: list[str]) -> dict[str, bytes]:

@@ -42,7 +42,13 @@ from filelock import FileLock, Timeout
 
 from pfl_bench.base import IrregularFile, UserError, irregularity, read_regular, write_atomically
 from pfl_bench.store import checkpoint
-from pfl_bench.store.records import DamagedError, read_lines, remember_sound, unseal
+from pfl_bench.store.records import (
+    DamagedError,
+    from_json,
+    read_lines,
+    remember_sound,
+    unseal,
+)
 from pfl_bench.store.schema import mismatch
 
 if TYPE_CHECKING:
@@ -138,6 +144,14 @@ def cut_links(folder: Path) -> list[str]:
     return notes
 
 
+def refuse_folders(folder: Path) -> None:
+    """Say before anything is computed that a folder stands where a file is to be. It is not ours
+    to remove, whatever is in it."""
+    for path in (folder / CONFIG, *(folder / name for name in RESULT), *checkpoints_in(folder)):
+        if path.is_dir() and not path.is_symlink():
+            raise UserError(f"nothing is written to {folder}: {path.name} is a folder")
+
+
 def checkpoints_in(folder: Path) -> list[Path]:
     """The checkpoint files of `folder`, newest first."""
     rounds = {
@@ -219,10 +233,10 @@ def holder(folder: Path) -> str | None:
     """Who is computing the run, by the note beside its lock; None where nobody is, or where that
     process is known to be dead. The lock itself is not touched, which would keep others from it."""
     try:
-        note = json.loads(read_regular(folder / _OWNER, _LARGEST_NOTE))
+        note = from_json(read_regular(folder / _OWNER, _LARGEST_NOTE))
         if note["host"] == socket.gethostname():
             os.kill(int(note["pid"]), 0)
-    except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
+    except (OSError, DamagedError, ValueError, KeyError, TypeError, OverflowError) as error:
         return None if not isinstance(error, PermissionError) else _holder(folder / _OWNER)
     return _holder(folder / _OWNER)
 
@@ -230,7 +244,7 @@ def holder(folder: Path) -> str | None:
 def _holder(owner: Path) -> str:
     """Who holds the lock, as far as its note can be read."""
     try:
-        note = json.loads(read_regular(owner, _LARGEST_NOTE))
+        note = from_json(read_regular(owner, _LARGEST_NOTE))
         return f"process {note['pid']} on {note['host']}"
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, DamagedError, KeyError, TypeError):
         return "another process"

@@ -99,7 +99,11 @@ def unseal(text: str | bytes) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise DamagedError("not a JSON object")
     digest = document.pop("digest", None)
-    if digest != hashlib.sha256(to_json(document).encode()).hexdigest():
+    try:
+        content = to_json(document)
+    except RecursionError as error:  # writing goes less deep than reading
+        raise DamagedError("nested too deeply") from error
+    if digest != hashlib.sha256(content.encode()).hexdigest():
         raise DamagedError("its content does not match its digest")
     return document
 

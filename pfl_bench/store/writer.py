@@ -34,6 +34,7 @@ from pfl_bench.store.folder import (
     explained,
     meta_of,
     publish,
+    refuse_folders,
     write_state,
 )
 from pfl_bench.store.provenance import current_provenance, peak_memory, utc_now
@@ -297,6 +298,8 @@ class RunWriter:
     def _mend(self) -> None:
         """Bring the folder to a state that has no trace of an interrupted or damaged write."""
         self.notes += cut_links(self.folder)
+        for home in (self.folder, self.folder / FRESH):
+            refuse_folders(home)
         for leftover in (*self.folder.glob(".*.tmp"), *self.folder.glob(f"{FRESH}/.*.tmp")):
             leftover.unlink()
         try:

@@ -566,6 +566,9 @@ def test_what_a_method_keeps_beside_the_model_may_grow() -> None:
         "server/rounds": torch.zeros(4),
         "server/seen": torch.zeros(2),
     }
+    mixed = {"server/past/0": torch.zeros(1), "server/past/1": torch.zeros(1, dtype=torch.float64)}
+    with pytest.raises(DamagedError, match="past has numbers of several types"):
+        simulator.resume(1, {name: grown[name] for name in grown if "past" not in name} | mixed)
     simulator.resume(1, grown)
     assert simulator.snapshot.server["past"] == []
     assert simulator.snapshot.clients[1]["losses"].numel() == 5

@@ -326,6 +326,11 @@ MISFITS = {
     "statistics that nobody has": copied(HEAD, "stats/0"),
     "statistics of the server": copied(HEAD, "server_stats"),
     "no room": moved(HEAD, "cellar/1"),
+    "a name that no state can have": copied(HEAD, "server/extra/[5]"),
+    "a client that is a tensor": moved(HEAD, "client/1"),
+    "a client that is a list": moved(HEAD, "client/1/0"),
+    "a client under two spellings": moved(HEAD, f"client/0{HEAD.removeprefix('client/')}"),
+    "an empty name": moved(HEAD, f"{HEAD}/"),
 }
 """Checkpoints of FedAMP with true seals that are none of this run."""
 

@@ -19,6 +19,7 @@ from pfl_bench.base.errors import UserError
 from pfl_bench.config.options import Profile
 from pfl_bench.config.run_config import RunConfig
 from pfl_bench.execution.configuration import configure
+from pfl_bench.execution.observer import Event, Observer
 from pfl_bench.execution.options import Execution
 from pfl_bench.execution.runner import execute, prepare
 from pfl_bench.execution.trained_model import trained_simulator
@@ -158,6 +159,27 @@ def test_a_copy_by_hard_links_stays_what_it_was(
     assert (tmp_path / "copy").read_bytes() == before
 
 
+@pytest.mark.parametrize(
+    "name", ["config.json", "rounds.jsonl", "summary.json", "state.safetensors"]
+)
+def test_a_folder_in_place_of_a_file_is_told_before_anything_is_computed(
+    tmp_path: Path, config: RunConfig, options: Execution, name: str
+) -> None:
+    store = Store(tmp_path / "results")
+    folder = begun(store, config, options, 2)
+    put_aside(folder / name)
+    (folder / name / "thesis").mkdir(parents=True)
+    rounds: list[Event] = []
+
+    class Watching(Observer):
+        def tell(self, event: Event) -> None:
+            rounds.append(event)
+
+    with pytest.raises(UserError, match=f"{name} is a folder"):
+        execute(config, store, replace(options, fresh=True), Watching())
+    assert not rounds and (folder / name / "thesis").is_dir()
+
+
 def sparse(path: Path) -> None:
     with path.open("wb") as file:
         file.truncate(20 * 2**30)
@@ -187,6 +209,29 @@ def test_what_never_ends_hangs_no_command_and_fills_no_memory(
     for run in Store(root).all():
         run.records(), run.state()
     assert time.monotonic() - began < 20
+
+
+@pytest.mark.parametrize(
+    "make", [os.mkfifo, sparse, lambda path: path.symlink_to("/dev/zero"), Path.mkdir, Path.touch]
+)
+@pytest.mark.parametrize("name", ["attack-x.json", "attack-a b.json"])
+def test_what_is_no_attack_keeps_no_run_from_being_shared(
+    stored: Path, tmp_path: Path, name: str, make: Callable[[Path], None]
+) -> None:
+    root = tmp_path / "store"
+    shutil.copytree(stored, root)
+    for folder in root.iterdir():
+        make(folder / name)
+    assert "2 runs packed" in invoke("results", "pack", root).output
+    assert (
+        "2 runs added"
+        in invoke(
+            "results", "merge", root.with_suffix(".zip"), "--results", tmp_path / "other"
+        ).output
+    )
+    assert (
+        "2 runs added" in invoke("results", "merge", root, "--results", tmp_path / "third").output
+    )
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, sparse, lambda path: path.symlink_to("/dev/zero")])

@@ -1,6 +1,6 @@
 """Runs whose seals are true and whose content is absurd: they are listed as damaged with the
 reason, and no command falls over them. Every place of a stored run is tried with values that have
-no business there; `PFL_BENCH_FUZZ=20` tries twenty times as many."""
+no business there; `PFL_BENCH_FUZZ=10000` asks for about so many commands."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ import pytest
 from cases import invoke
 from prepared import NAME
 
+from pfl_bench.store.folder import holder
 from pfl_bench.store.records import RoundRecord, seal, to_json, unseal
 from pfl_bench.store.stored_run import read_run
 
-CASES = 40 * int(os.environ.get("PFL_BENCH_FUZZ", "1"))
+CASES = max(40, int(os.environ.get("PFL_BENCH_FUZZ") or 0) // 9)
+"""Of each of the three kinds of documents; each is met by two to four commands."""
 ABSURD: list[Any] = [
     None, True, False, -1, 0, 10**18, 10**400, -(10**400), 0.5, -0.5, 1e308, -1e308, float("nan"),
     float("inf"), "", "a", "\ud800", "\udfff\ud800", "a\nb", "\x1b]0;title\x07", "<b>", "9" * 5000,
@@ -156,6 +158,31 @@ def test_a_damaged_run_is_named_with_its_reason_and_the_others_are_listed(
     result = invoke("results", "list", "--results", folder.parent)
     assert "local" in result.output and "total_seconds" in result.output
     assert f"damaged: {folder.name}: summary.json is not what it must be" in result.output
+
+
+@pytest.mark.parametrize("name", ["config.json", "summary.json"])
+@pytest.mark.parametrize("depth", [100, 300, 600, 900, 100_000])
+def test_a_document_nested_without_end_is_damage(
+    copied: Callable[[], Path], name: str, depth: int
+) -> None:
+    folder = copied()
+    inner = "[" * depth + "]" * depth
+    (folder / name).write_text(f'{{"key": {inner}, "digest": ""}}', encoding="utf-8")
+    for command in (["results", "list"], ["results", "show", folder.name[-16:]]):
+        listed = invoke(*command, "--results", folder.parent)
+        assert f"{name} is damaged" in listed.output
+
+
+NO_NOTES = ["[" * 2000, "[" * 2000 + "]" * 2000, "{}", "[]", '{"pid": 1e999}']
+
+
+@pytest.mark.parametrize("note", NO_NOTES)
+def test_a_note_of_an_owner_that_is_none_names_nobody(
+    copied: Callable[[], Path], note: str
+) -> None:
+    folder = copied()
+    (folder / "owner.lock").write_text(note, encoding="utf-8")
+    assert holder(folder) is None
 
 
 @pytest.mark.parametrize(

@@ -125,6 +125,8 @@ def test_a_result_taken_away_at_the_last_moment_is_not_called_kept(
         MemoryError(),
         torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
         RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to …"),
+        ImportError("libtorch_cpu.so: failed to map segment from shared object"),
+        ImportError("libx.so: cannot allocate memory in static TLS block"),
     ],
 )
 def test_memory_that_runs_out_is_one_sentence(

@@ -27,13 +27,29 @@ EXCEPTIONS = {
 }
 
 
-def dotted(node: ast.expr) -> str:
+Names = dict[str, str]
+"""What a name of a module was imported as: `from torch import load as get` makes get torch.load."""
+
+
+def dotted(node: ast.expr, imported: Names) -> str:
     """`a.b.c` of an expression that is one, else nothing."""
     if isinstance(node, ast.Name):
-        return node.id
-    if isinstance(node, ast.Attribute) and (before := dotted(node.value)):
+        return imported.get(node.id, node.id)
+    if isinstance(node, ast.Attribute) and (before := dotted(node.value, imported)):
         return f"{before}.{node.attr}"
     return ""
+
+
+def imports(tree: ast.AST) -> Names:
+    found = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.asname: alias.name for alias in node.names if alias.asname}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            module = node.module.removeprefix("builtins")
+            names = ((alias.asname or alias.name, alias.name) for alias in node.names)
+            found |= {name: f"{module}.{meant}".lstrip(".") for name, meant in names}
+    return found
 
 
 def keywords(call: ast.Call) -> dict[str, object]:
@@ -43,6 +59,7 @@ def keywords(call: ast.Call) -> dict[str, object]:
 
 def offences(tree: ast.AST) -> Iterator[str]:
     """What in a module could execute what it reads."""
+    imported = imports(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names = {alias.name.partition(".")[0] for alias in node.names}
@@ -50,7 +67,8 @@ def offences(tree: ast.AST) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom):
             yield from {(node.module or "").partition(".")[0]} & FORBIDDEN_MODULES
         elif isinstance(node, ast.Call):
-            name, words = dotted(node.func), keywords(node)
+            name, words = dotted(node.func, imported), keywords(node)
+            name = name.removeprefix("builtins.")
             if name in FORBIDDEN_CALLS:
                 yield name
             if name == "yaml.load" and "Strict" not in ast.unparse(node):
@@ -81,18 +99,16 @@ def test_no_module_could_execute_what_it_reads() -> None:
 
 def test_every_unpickler_names_what_it_admits() -> None:
     for path in modules():
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ClassDef) and "Unpickler" in map(
-                _last, map(dotted, node.bases)
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        imported = imports(tree)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef) and "Unpickler" in (
+                dotted(base, imported).rpartition(".")[2] for base in node.bases
             ):
                 methods = {part.name for part in node.body if isinstance(part, ast.FunctionDef)}
                 assert "find_class" in methods and "persistent_load" not in methods, path
             if isinstance(node, ast.Call):
-                assert dotted(node.func) not in ("pickle.Unpickler", "Unpickler"), path
-
-
-def _last(name: str) -> str:
-    return name.rpartition(".")[2]
+                assert dotted(node.func, imported) not in ("pickle.Unpickler", "Unpickler"), path
 
 
 @pytest.mark.parametrize(
@@ -101,6 +117,10 @@ def _last(name: str) -> str:
         "eval(x)", "exec(x)", "torch.load(x)", "import pickle", "from dill import load",
         "yaml.load(x)", "yaml.load(x, yaml.SafeLoader)", "np.load(x)", "np.load(x, None, True)",
         "np.load(x, allow_pickle=True)", "subprocess.run(x, shell=True)", "pd.read_pickle(x)",
+        "from torch import load\nload(x)", "import torch as t\nt.load(x)",
+        "from os import system as s\ns(x)", "from yaml import load\nload(x)",
+        "from builtins import eval as f\nf(x)", "import builtins\nbuiltins.exec(x)",
+        "from numpy import load\nload(x)", "from subprocess import run\nrun(x, shell=True)",
     ],
 )  # fmt: skip
 def test_the_check_would_notice(line: str) -> None:
