@@ -172,6 +172,8 @@ def merge_(archive: Path, folder: Path | None) -> None:
     click.echo(f"{added} runs added to {target.root}, {known} were there already", err=True)
     if merged.models:
         click.echo(f"{len(merged.models)} of those now have a trained model too", err=True)
+    if merged.attacks:
+        click.echo(f"{len(merged.attacks)} runs here now have more attacks on them", err=True)
     if merged.conflicts:
         raise click.exceptions.Exit(1)
 

@@ -51,7 +51,7 @@ def attacked(
     is locked meanwhile: of two attackers, the one that is behind would undo the other's work."""
     simulator = trained_simulator(config, store, options, observer)
     with store.open(config) as writer:
-        run = writer.finished
+        run = writer.answer  # the run may have gone on since
         assert run is not None
         if (known := with_attack(run, threat)) is not None:
             return known

@@ -68,6 +68,8 @@ class Merged:
     conflicts: list[str]
     models: list[str]
     """Of those known, the ones that had no trained model here and have the archive's now."""
+    attacks: list[str]
+    """Those there already, the same to the bit or longer, that have more attacks now."""
 
 
 def is_archive(path: Path) -> bool:
@@ -103,9 +105,13 @@ def pack(
 
 def contents(run: StoredRun) -> dict[str, bytes]:
     """The files of a finished run that are worth sharing, by name."""
-    attacks = (path for path in run.path.glob("attack-*.json") if _ATTACK.fullmatch(path.name))
-    sound = (path.name for path in attacks if run.attachment(path.stem) is not None)
-    return run.files((CONFIG, RECORDS, SUMMARY, *sound))
+    return run.files((CONFIG, RECORDS, SUMMARY, *_attacks(run)))
+
+
+def _attacks(run: StoredRun, beside: Path | None = None) -> set[str]:
+    """The files of the attacks on a run, or on its beginning before it went on; with `beside`, of
+    those that another folder has of the same bits."""
+    return {name for name in run.attachments("attack-*.json", beside) if _ATTACK.fullmatch(name)}
 
 
 def _model(run: StoredRun, left_out: list[str]) -> dict[str, bytes]:
@@ -119,7 +125,7 @@ def _model(run: StoredRun, left_out: list[str]) -> dict[str, bytes]:
 def merge(source: Iterable[StoredRun], target: Path) -> Merged:
     """Copy the finished runs of one store into another. What is there already stays; where it is
     another result under the same name, that is told."""
-    merged = Merged([], [], [], [])
+    merged = Merged([], [], [], [], [])
     for run in source:
         if not run.is_final or run.summary is None:
             continue
@@ -131,6 +137,9 @@ def merge(source: Iterable[StoredRun], target: Path) -> Merged:
             if is_same and known.state() is None and run.state() is not None:
                 _write(there, run.files([STATE]))
                 merged.models.append(run.path.name)
+            if new := _attacks(known, beside=run.path) - _attacks(known):
+                _write(there, run.files(new))
+                merged.attacks.append(run.path.name)
             continue
         with explained(there):
             there.mkdir(parents=True, exist_ok=True)

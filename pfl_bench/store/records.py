@@ -15,7 +15,7 @@ import operator
 import re
 import statistics
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -216,7 +216,21 @@ def _are_counts(values: Any) -> bool:
 
 def same_result(a: RoundRecord, b: RoundRecord) -> bool:
     """Whether two records agree to the last bit in everything but the time they took."""
-    return to_json({**asdict(a), "seconds": {}}) == to_json({**asdict(b), "seconds": {}})
+    return _untimed(a) == _untimed(b)
+
+
+def _untimed(record: RoundRecord) -> str:
+    return to_json({**asdict(record), "seconds": {}})
+
+
+def digests(records: Iterable[RoundRecord], timed: bool = False) -> list[str]:
+    """After each round, a digest of all results up to there: equal for the same bits, however long
+    they took; or with their times, as of the file that holds them."""
+    so_far, found = hashlib.sha256(), []
+    for record in records:
+        so_far.update((record.to_line() if timed else _untimed(record)).encode())
+        found.append(so_far.hexdigest())
+    return found
 
 
 def read_lines(data: bytes, most: int | None = None) -> tuple[list[RoundRecord], str | None]:

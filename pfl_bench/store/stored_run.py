@@ -29,6 +29,7 @@ from pfl_bench.store.records import (
     DamagedError,
     Ending,
     RoundRecord,
+    digests,
     ends_after,
     read_lines,
     seal,
@@ -108,13 +109,12 @@ class StoredRun:
         config = {**self.config, **ends}
         if end == whole:
             return replace(self, config=config)
-        digest = hashlib.sha256("".join(r.to_line() for r in records[:end]).encode())
         summary = {
             **(self.summary or {}),
             **summarise(records[:end]),
             "status": "finished",
             "reason": None,
-            "records_sha256": digest.hexdigest(),
+            "records_sha256": digests(records[:end], timed=True)[-1],
         }
         return replace(self, config=config, summary=summary, status="finished", shown=end)
 
@@ -140,17 +140,40 @@ class StoredRun:
         places = (place / STATE for place in (self.home or self.path, self.path))
         return max(path.lstat().st_size if path.exists() else 0 for path in places)
 
+    @cached_property
+    def _bonds(self) -> list[str]:
+        """What an attachment must name to belong to the beginning of each length, the last to all
+        of this."""
+        return digests(self.records())
+
     def attachment(self, name: str) -> dict[str, Any] | None:
-        """What was attached to this result; None where there is nothing sound, or only what was
-        attached to a result that this one has replaced."""
+        """What was attached to this result, or to one of the same bits; None where there is nothing
+        sound. A longer run that begins like this has attachments of its own."""
+        if not self._bonds or self.summary is None:
+            return None
+        bond = self._bonds[-1]
+        # Before it was by its bits, a result was named by its file, with the times in it.
+        for file, of in ((_attached(name, bond), bond), (name, self.summary["records_sha256"])):
+            document = self._document(self.path / f"{file}.json")
+            if document and document.get("of") == of:
+                return document
+        return None
+
+    def attachments(self, pattern: str, beside: Path | None = None) -> list[str]:
+        """The files of that pattern that are attached to this result or to a beginning of it; with
+        `beside`, those in another folder that would be."""
+        found = sorted((beside or self.path).glob(pattern)) if self.summary else []
+        documents = {path.name: self._document(path) or {} for path in found}
+        bonds = {*self._bonds, *digests(self.records(), timed=True)} if found else set()
+        return [name for name, document in documents.items() if str(document.get("of")) in bonds]
+
+    def _document(self, path: Path) -> dict[str, Any] | None:
         try:
-            document = document_at(self.path / f"{name}.json", self.path)
+            return document_at(path, path.parent)
         except DamagedError:
             return None
         except OSError as error:
-            raise UserError(f"cannot read {self.path / name}.json: {error.strerror}") from error
-        is_ours = document and self.summary and document.get("of") == self.summary["records_sha256"]
-        return document if is_ours else None
+            raise UserError(f"cannot read {path}: {error.strerror}") from error
 
     def carry(self) -> dict[str, bytes]:
         """The files of this result, by name, for `RunWriter.adopt` in another store."""
@@ -164,11 +187,17 @@ class StoredRun:
 
     def attach(self, name: str, document: dict[str, Any]) -> None:
         """Put a document, sealed, beside a finished result; one of that name is replaced."""
-        if self.summary is None:
+        if self.summary is None or not self._bonds:
             raise ValueError("a document can be attached to a finished run only")
-        bond = {"key": self.key, "of": self.summary["records_sha256"]}
+        bond = self._bonds[-1]
         with explained(self.path):
-            write_atomically(self.path / f"{name}.json", seal({**bond, **document}))
+            sealed = seal({"key": self.key, "of": bond, **document})
+            write_atomically(self.path / f"{_attached(name, bond)}.json", sealed)
+
+
+def _attached(name: str, bond: str) -> str:
+    """The name of an attachment's file: one for each result that a folder's rounds hold."""
+    return f"{name}-{bond[:16]}"
 
 
 def remarks(

@@ -166,17 +166,50 @@ def test_a_run_under_attack_is_left_to_its_attacker(
     assert len(found_by(attacked(config, store, Execution(folder, workers=1), threat))) == 4
 
 
-def test_a_repeated_run_has_yet_to_be_attacked(folder: Path, store: Store) -> None:
+def test_a_run_computed_again_to_the_same_bits_keeps_its_attack(folder: Path, store: Store) -> None:
+    config, threat = configured(folder), Threat(**SMALL)
+    first = attacked(config, store, Execution(folder), threat)
+    again = execute(config, store, Execution(folder, fresh=True))
+    assert again.end.records_sha256 != first.end.records_sha256, "it took another time"
+    kept = with_attack(again, threat)
+    assert kept is not None and found_by(kept) == found_by(first)
+
+
+def test_a_run_computed_again_to_other_bits_has_yet_to_be_attacked(
+    folder: Path, store: Store, tmp_path: Path
+) -> None:
     config, threat = configured(folder), Threat(**SMALL)
     attacked(config, store, Execution(folder), threat)
-    again = execute(config, store, Execution(folder, fresh=True))
+    other = execute(replace(config, lr=0.06), Store(tmp_path / "other"), Execution(folder))
+    with store.open(config) as writer:
+        writer.discard()
+        writer.append(other.records()[0])
+        again = writer.finish("finished")
     assert with_attack(again, threat) is None
+
+
+def test_an_attack_on_the_beginning_of_a_longer_run_is_not_one_on_its_end(
+    folder: Path, store: Store
+) -> None:
+    threat, short, long = (
+        Threat(**SMALL),
+        configured(folder, rounds=1),
+        configured(folder, rounds=3),
+    )
+    execute(long, store, Execution(folder))
+    early = attacked(short, store, Execution(folder), threat)
+    stored = store.find(long)
+    assert stored is not None and with_attack(stored, threat) is None
+    late = attacked(long, store, Execution(folder), threat)
+    assert found_by(early) != found_by(late)
+    stored = store.find(short)
+    assert stored is not None and with_attack(stored, threat) == early
 
 
 def test_damage_of_what_was_found_is_noticed(folder: Path, store: Store) -> None:
     config, threat = configured(folder), Threat(**SMALL)
     run = attacked(config, store, Execution(folder), threat)
-    path = run.path / f"{threat.name}.json"
+    (path,) = run.path.glob(f"{threat.name}*.json")
     path.write_text(path.read_text().replace('"planned": 4', '"planned": 5'))
     stored = store.find(config)
     assert stored is not None and with_attack(stored, threat) is None

@@ -18,6 +18,7 @@ from pfl_bench.base.errors import UserError
 from pfl_bench.cli import main
 from pfl_bench.config.run_config import RunConfig
 from pfl_bench.store import archive
+from pfl_bench.store.records import seal
 from pfl_bench.store.store import Store
 
 CONFIGS = [toy_config("fedavg", seed=seed) for seed in (0, 1)]
@@ -105,6 +106,31 @@ def test_a_different_result_of_the_same_name_is_told_and_stays(
     run = other.find(CONFIGS[0])
     assert run is not None and run.records()[-1].correct == [1, 1, 1, 1]
     assert other.find(CONFIGS[1]) is not None
+
+
+def test_attacks_on_a_run_and_on_its_beginning_are_packed_and_merged(
+    results: Path, tmp_path: Path
+) -> None:
+    bare = Path(shutil.copytree(results, tmp_path / "bare"))
+    whole = Store(results).find(CONFIGS[0])
+    assert whole is not None
+    beginning = whole.until(2, None)
+    assert beginning is not None
+    for run, name in ((whole, "attack-of-all"), (beginning, "attack-of-two")):
+        run.attach(name, {"planned": 0, "victims": []})
+    (whole.path / "attack-of-none.json").write_text(seal({"of": "0" * 64, "victims": []}))
+    call("results", "pack", results, "--out", tmp_path / "packed.zip")
+    for source in (results, tmp_path / "packed.zip"):
+        done = call("results", "merge", source, "--results", bare)
+        assert ("1 runs here now have more attacks" in done.output) is (source == results)
+        there = Store(bare).find(CONFIGS[0])
+        assert there is not None
+        shorter = there.until(2, None)
+        assert shorter is not None
+        assert there.attachment("attack-of-all") and not there.attachment("attack-of-two")
+        assert shorter.attachment("attack-of-two") and not shorter.attachment("attack-of-all")
+    with zipfile.ZipFile(tmp_path / "packed.zip") as found:
+        assert sum("attack" in name for name in found.namelist()) == 2
 
 
 def test_the_results_command_lists_an_archive(packed: Path) -> None:
