@@ -27,11 +27,11 @@ def published() -> Iterator[tuple[str, Path]]:
 
 
 def store(folder: str) -> Path:
-    """The reference results of the profile that a folder is called after (`quick`, `quick-tuned`),
-    as one archive or as a folder."""
-    profile = folder.partition("-")[0]
-    archive = ROOT / "results" / f"{profile}.zip"
-    return archive if archive.exists() else ROOT / "results" / profile
+    """The reference results that a folder was made from: those called like it, or like its profile
+    (`quick` of `quick-tuned`)."""
+    names = (folder, folder.partition("-")[0])
+    archives = (ROOT / "results" / f"{name}.zip" for name in names)
+    return next(archive for archive in archives if archive.exists())
 
 
 def test_tables_are_specs_and_nothing_else() -> None:
