@@ -24,11 +24,11 @@ def title(config: RunConfig) -> str:
 def terms(config: RunConfig) -> str:
     """What the run takes and how it is trained, in a line: what a profile may have decided."""
     share = f"{config.percent}%" if config.fraction < 1 else "all"
-    epochs, rounds = config.local_epochs, config.rounds
+    epochs = config.local_epochs
     return (
         f"{share} of the data, {config.model}{config.size_label}, learning rate {config.lr:g}, "
         f"batch {config.batch_size}, {epochs} local epoch{'s' * (epochs > 1)}, "
-        f"{rounds} round{'s' * (rounds > 1)}"
+        f"{config.length_label}"
     )
 
 

@@ -101,7 +101,11 @@ class Options:
     )
     eval_every: int = knob(1, "rounds between evaluations", source=PAPER, low=1)
     patience: int | None = knob(
-        None, "stop after this many scored rounds without a new best", source=OURS, low=1
+        None,
+        "stop when the mean of the latest scores has not risen for so many scored rounds (three "
+        "times as many before the run has begun to learn)",
+        source=OURS,
+        low=1,
     )
     validation: float = knob(
         0.0,

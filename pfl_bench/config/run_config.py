@@ -135,6 +135,12 @@ class RunConfig:
         return "" if self.image_size is None else f" at {self.image_size}×{self.image_size}"
 
     @property
+    def length_label(self) -> str:
+        """How long it trains: 200 rounds; up to 200 rounds, patience 40."""
+        rounds = f"{self.rounds} round{'s' * (self.rounds > 1)}"
+        return rounds if self.patience is None else f"up to {rounds}, patience {self.patience}"
+
+    @property
     def percent(self) -> str:
         """The share of the data that is used: 40, 0.4."""
         return f"{100 * self.fraction:g}"

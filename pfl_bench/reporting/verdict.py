@@ -90,5 +90,10 @@ def advice(run: StoredRun, records: Sequence[RoundRecord] | None = None) -> list
             f"end; try a smaller learning rate, as --lr {float(run.config['lr']) / 10:g}"
         )
     if is_rising(run):
-        said.append(f"still rising after {rounds} rounds; try --rounds {2 * rounds}")
+        patience = run.config.get("patience")
+        if patience is not None and rounds < run.config["rounds"]:
+            told = f"still rising when patience ended it after {rounds} rounds"
+            said.append(f"{told}; try --patience {2 * patience}")
+        else:
+            said.append(f"still rising after {rounds} rounds; try --rounds {2 * rounds}")
     return said

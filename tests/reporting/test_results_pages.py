@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import re
 import shlex
 from collections.abc import Iterator
@@ -55,3 +56,31 @@ def test_every_published_table_is_what_the_stored_runs_give(
         for suffix in TEXTS:
             made = (out / page.name).with_suffix(suffix).read_text(encoding="utf-8")
             assert made == page.with_suffix(suffix).read_text(encoding="utf-8"), page
+
+
+def test_the_page_of_privacy_has_the_figures_of_its_tables() -> None:
+    """As means over seeds, with their spread for PSNR; a row may be of two methods that agree."""
+    text = (ROOT / "docs" / "privacy.md").read_text(encoding="utf-8")
+    table = text[text.index("| | PSNR, DLG |") :].split("\n\n")[0].splitlines()
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in table[2:]]
+    told = {name: values for names, *values in lines for name in names.split(", ")}
+    for random in ("random images", "the mean image"):
+        del told[random]
+    psnr, ssim = (_cells(PAGES / "quick-short" / f"privacy-{s}.csv") for s in ("psnr", "ssim"))
+    made = {}
+    for method in psnr["PSNR"]:
+        dlg, inverting = psnr["PSNR"][method], psnr["Inverting"][method]
+        seeds = {"4": " (four seeds)", "5": ""}[dlg["seeds"]]
+        made[f"{method}{seeds}"] = [
+            *(f"{float(c['mean']):.2f} ± {float(c['std']):.2f}" for c in (dlg, inverting)),
+            *(f"{float(ssim[attack][method]['mean']):.2f}" for attack in ("PSNR", "Inverting")),
+        ]
+    assert told == made
+
+
+def _cells(path: Path) -> dict[str, dict[str, dict[str, str]]]:
+    cells: dict[str, dict[str, dict[str, str]]] = {}
+    with path.open(encoding="utf-8", newline="") as file:
+        for line in csv.DictReader(file):
+            cells.setdefault(line["row"], {})[line["column"]] = line
+    return cells

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,15 @@ def test_a_rising_run_is_told_to_go_on() -> None:
         "still rising after 40 rounds; try --rounds 80"
     ]
     assert advice(stored(toy_config(), status="skipped")) == []
+
+
+def test_a_rising_run_that_patience_ended_is_told_to_have_more_of_it() -> None:
+    run = _ended(60.0, still_rising=True)
+    cut = replace(run, config={**run.config, "rounds": 100, "patience": 20})
+    assert advice(cut) == ["still rising when patience ended it after 40 rounds; try --patience 40"]
+    assert advice(replace(cut, config={**cut.config, "rounds": 40})) == [
+        "still rising after 40 rounds; try --rounds 80"
+    ]
 
 
 def _with_losses(tmp_path: Path, losses: list[float | None]) -> StoredRun:

@@ -39,8 +39,9 @@ def _profile(plan: TablePlan) -> str:
 def facts(plan: TablePlan) -> dict[str, str]:
     """All that must be known to read the table and to make it again."""
     cells = list(plan.cells.values())
-    configs = [cell.configs[0] for cell in cells if cell.configs]  # the seed aside, as the others
     runs = [run for cell in cells for run in cell.runs if run is not None]
+    filled = [cell for cell in cells if any(cell.runs)] or cells
+    configs = [cell.configs[0] for cell in filled if cell.configs]  # the seed aside, as the others
     remarked = remarks(plan)
     said = {
         "Profile": _profile(plan),
@@ -206,7 +207,7 @@ def _data(config: RunConfig, remarks: Mapping[str, str]) -> str:
     title = data.title(config.dataset, config.source, remark)
     share = "all of it" if config.fraction == 1 else f"{config.percent} % of it"
     model = MODELS[config.model].title + config.size_label
-    return f"{title}, {share}, {model}, {config.rounds} rounds"
+    return f"{title}, {share}, {model}, {config.length_label}"
 
 
 def small_models(configs: Iterable[RunConfig]) -> str:
