@@ -82,7 +82,7 @@ def read_text(path: Path) -> Owned:
     table = text.read_table(path)
     y = text.number_classes(table.labels, path)
     owners = None if table.clients is None else text.numbered(table.clients)
-    encoded = text.encode(table.texts)
+    encoded = text.encode(table.texts, path)
     with contextlib.suppress(OSError):  # a cache that cannot be written only costs time
         prepared.write_arrays(
             cached,

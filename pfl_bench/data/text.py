@@ -10,7 +10,7 @@ import csv
 import io
 from array import array
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,13 @@ VERSION = 2
 LARGEST_BYTES = 2**30
 """Of a CSV file, thirty times AG News; a larger one is refused before it is read."""
 LONGEST_LABEL = 10_000
+MOST_DOCUMENTS = 2_000_000
+"""Fifteen times AG News. However short they are, in memory they are padded to `LENGTH`."""
+MOST_CELLS = 10 * MOST_DOCUMENTS
+LONGEST_ROW = 2**22
+"""In letters."""
+MOST_WORDS = 5_000_000
+"""Different ones, fifty times AG News; in memory each takes thirty times its letters."""
 
 _SET_OFF = {mark: f" {mark} " for mark in "'.,()!?"}
 _BLANKED = dict.fromkeys(";:", " ")
@@ -125,13 +132,48 @@ def read_table(path: Path, columns: Columns = UNNAMED) -> Table:
     return Table([row[0].strip() for row in rows], [" ".join(row[1:]) for row in rows], owners)
 
 
+class _Lines:
+    """The lines of a file, for a reader that forms rows of them and would not say that a row takes
+    too many."""
+
+    def __init__(self, file: io.TextIOWrapper) -> None:
+        self._file = file
+        self.letters = 0
+        """Of the row that is being read."""
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        line = self._file.readline(LONGEST_ROW + 1)
+        self.letters += len(line)
+        if self.letters > LONGEST_ROW:
+            raise csv.Error(f"a row has more than {LONGEST_ROW:,} letters")
+        if not line:
+            raise StopIteration
+        return line
+
+
 def _rows(path: Path) -> list[list[str]]:
+    """Refused before they fill the memory, of which they take many times the file's size."""
+    rows: list[list[str]] = []
+    cells = 0
     try:
         with (
             open_regular(path, LARGEST_BYTES) as file,
-            io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as lines,
+            io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text,
         ):
-            return [row for row in csv.reader(lines) if row]
+            lines = _Lines(text)
+            for row in csv.reader(lines):
+                lines.letters = 0
+                if row:
+                    rows.append(row)
+                    cells += len(row)
+                if len(rows) > MOST_DOCUMENTS:
+                    raise UserError(f"{path} has more than {MOST_DOCUMENTS:,} rows")
+                if cells > MOST_CELLS:
+                    raise UserError(f"{path} has more than {MOST_CELLS:,} cells")
+            return rows
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not UTF-8 text (byte {error.start})") from error
     except csv.Error as error:
@@ -202,7 +244,7 @@ class Encoded:
         return len(self.words) + 1
 
 
-def encode(texts: Iterable[str]) -> Encoded:
+def encode(texts: Iterable[str], origin: Path) -> Encoded:
     """The whole vocabulary counts, ordered by frequency and, where equal, alphabetically."""
     first_seen: defaultdict[str, int] = defaultdict()
     first_seen.default_factory = first_seen.__len__
@@ -211,6 +253,8 @@ def encode(texts: Iterable[str]) -> Encoded:
         document = tokenize(text)
         flat.extend(map(first_seen.__getitem__, document))
         lengths.append(len(document))
+        if len(first_seen) > MOST_WORDS:
+            raise UserError(f"{origin} has more than {MOST_WORDS:,} different words")
     seen, counts = list(first_seen), np.bincount(np.asarray(flat), minlength=len(first_seen))
     order = sorted(range(len(seen)), key=lambda word: (-counts[word], seen[word]))
     index = np.empty(len(seen), np.int32)

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from pfl_bench.base.errors import UserError
 from pfl_bench.data import text
 
+ORIGIN = Path("set.csv")
+
 
 @pytest.mark.parametrize(
     ("line", "tokens"),
@@ -46,13 +48,13 @@ def test_tokenizing_the_joined_tokens_again_changes_nothing(line: str) -> None:
 
 
 def test_vocabulary_is_ordered_by_frequency_then_alphabet() -> None:
-    encoded = text.encode(["b b c", "a c d"])
+    encoded = text.encode(["b b c", "a c d"], ORIGIN)
     assert encoded.words == ["b", "c", "a", "d"]
 
 
 def test_every_index_stands_for_the_word_that_was_written() -> None:
     lines = ["the cat sat.", "", "the dog (a dog) ran!"]
-    encoded = text.encode(lines)
+    encoded = text.encode(lines, ORIGIN)
     rows = text.pad(encoded.tokens, encoded.lengths)
     back = [[encoded.words[index - 1] for index in row if index] for row in rows]
     assert back == [text.tokenize(line) for line in lines]
@@ -60,12 +62,12 @@ def test_every_index_stands_for_the_word_that_was_written() -> None:
 
 def test_vocabulary_counts_words_beyond_the_cut_and_the_padding() -> None:
     line = " ".join(f"w{number}" for number in range(text.LENGTH + 7))
-    assert text.encode([line]).vocabulary == text.LENGTH + 7 + 1
+    assert text.encode([line], ORIGIN).vocabulary == text.LENGTH + 7 + 1
 
 
 @given(st.lists(st.integers(0, 3 * text.LENGTH), min_size=1, max_size=5))
 def test_rows_hold_the_first_two_hundred_tokens_then_padding(lengths: list[int]) -> None:
-    encoded = text.encode([" ".join(["word"] * length) for length in lengths])
+    encoded = text.encode([" ".join(["word"] * length) for length in lengths], ORIGIN)
     rows = text.pad(encoded.tokens, encoded.lengths)
     assert rows.shape == (len(lengths), 200)
     assert rows.dtype == np.int32
@@ -145,7 +147,7 @@ def test_the_size_of_ag_news_is_encoded_in_well_under_fifteen_seconds() -> None:
     words = np.array([f"w{number}" for number in range(50_000)])
     part = [" ".join(words[generator.integers(0, 50_000, 43)]) for _ in range(12_760)]
     start = time.perf_counter()
-    encoded = text.encode(part)
+    encoded = text.encode(part, ORIGIN)
     assert 10 * (time.perf_counter() - start) < 15
     counts = Counter(word for line in part for word in line.split())
     assert encoded.vocabulary == len(counts) + 1

@@ -137,6 +137,46 @@ def test_labels_are_numbered_in_their_order(tmp_path: Path, labels: list[str]) -
     assert text.number_classes(labels, tmp_path).tolist() == expected.tolist()
 
 
+@pytest.mark.parametrize(
+    ("limit", "most", "rows", "complaint"),
+    [
+        ("MOST_DOCUMENTS", 100, "1,a\n2,b\n" * 51, "more than 100 rows"),
+        ("MOST_CELLS", 100, "1,a,b,c\n2,a,b,c\n" * 13, "more than 100 cells"),
+        ("MOST_WORDS", 4, "1,a b\n2,c d\n1,a\n2,b\n", None),
+        ("MOST_WORDS", 3, "1,a b\n2,c d\n1,a\n2,b\n", "more than 3 different words"),
+        ("LONGEST_ROW", 100, "1,a\n2," + "b," * 60 + "\n", "a row has more than 100 letters"),
+        ("LONGEST_ROW", 100, "1,a\n2," + '"b\n",' * 60 + "\n", "a row has more than 100 letters"),
+        ("LONGEST_ROW", 100, "1,a\n2,b\n" * 60, None),
+    ],
+)
+def test_a_table_that_would_fill_the_memory_is_refused_while_it_is_read(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    limit: str,
+    most: int,
+    rows: str,
+    complaint: str | None,
+) -> None:
+    monkeypatch.setattr(text, limit, most)
+    monkeypatch.setenv("PFL_BENCH_CACHE", str(tmp_path / "cache"))
+    data = prepare_toy(tmp_path / "data")
+    (data / "words.csv").write_text(rows, encoding="utf-8")
+    checked = invoke("data", "check", "words", "--data-dir", data)
+    assert is_refused(checked) == bool(complaint) and (complaint or "") in checked.output
+    listed = invoke("data", "list", "--data-dir", data)
+    assert NAME in listed.output and ("broken" in listed.output) == bool(complaint)
+
+
+def test_short_rows_without_end_take_no_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(text, "MOST_DOCUMENTS", 10_000)
+    path = tmp_path / "words.csv"
+    path.write_text("1,a\n2,b\n" * 250_000, encoding="utf-8")
+    with little_memory(2**24), pytest.raises(UserError, match="more than 10,000 rows"):
+        text.read_table(path)
+
+
 # --- images ---------------------------------------------------------------------------------------
 
 
