@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from typing import Any
 
 import click
@@ -57,7 +58,11 @@ class Commands(click.Group):
     def main(self, *arguments: Any, **options: Any) -> Any:
         """Everything that is printed, also on a mistaken command line, passes one filter."""
         with guarded():
-            return super().main(*arguments, **options)
+            try:
+                return super().main(*arguments, **options)
+            except OSError as error:  # help or version, printed before there is a command
+                click.echo(f"Error: {error}", err=True)
+                sys.exit(2)
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})

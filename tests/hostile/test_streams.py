@@ -77,6 +77,13 @@ def test_a_result_that_cannot_be_printed_is_an_error(run: list[object], store: S
     assert [found.status for found in store.all()] == ["finished"] * 2
 
 
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["run", "--help"], ["list", "algos"]])
+def test_what_is_printed_before_there_is_a_command_is_no_exception(words: list[str]) -> None:
+    ended = shell('"$@" >/dev/full', *words)
+    assert ended.returncode == 2
+    assert ended.stderr == "Error: [Errno 28] No space left on device\n"
+
+
 REMOVER = """
 import os, shutil
 from pfl_bench.engine.algorithm import Algorithm
