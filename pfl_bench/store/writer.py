@@ -361,8 +361,9 @@ class RunWriter:
     def _open_journal(self) -> FileIO:
         if self._closed:
             raise ValueError("this run is closed")
-        if self._journal is not None and os.fstat(self._journal.fileno()).st_nlink == 0:
-            raise FileNotFoundError(errno.ENOENT, "it was removed while the run was computed")
+        if self._journal is not None and not _is_at(self._journal, self._home / RECORDS):
+            problem = "it was moved or removed while the run was computed"
+            raise FileNotFoundError(errno.ENOENT, problem)
         if self._journal is None:
             self._home.mkdir(exist_ok=True)
             self._journal = append_to(self._home / RECORDS)
@@ -379,6 +380,15 @@ def _fitting(path: Path, records: list[RoundRecord], data: bytes) -> tuple[Check
     if not 0 < count <= len(records) or hashlib.sha256(kept).hexdigest() != bond.get("sha256"):
         raise DamagedError("the records it was saved with are gone")
     return Checkpoint(records[count - 1].round, tensors, meta_of(envelope)), kept
+
+
+def _is_at(file: FileIO, path: Path) -> bool:
+    """Whether an open file is the one at `path`. What is written beside it would else be put into a
+    new folder of that name."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.lstat())
+    except (FileNotFoundError, NotADirectoryError):
+        return False
 
 
 def _append(file: FileIO, data: bytes) -> None:

@@ -86,28 +86,36 @@ def test_what_is_printed_before_there_is_a_command_is_no_exception(words: list[s
 
 REMOVER = """
 import os, shutil
+from pathlib import Path
 from pfl_bench.engine.algorithm import Algorithm
 
 class Remover(Algorithm):
     title, summary, citation, scored_model = "Remover", "Removes.", "none", "the global model"
 
     def train(self, client, received):
-        if client.round == AT:
-            shutil.rmtree(os.environ["PFL_BENCH_RESULTS"], ignore_errors=True)
+        store = Path(os.environ["PFL_BENCH_RESULTS"])
+        if client.round == AT and store.exists():
+            DO
         super().train(client, received)
 """
 
 
 @pytest.mark.parametrize("at", [2, 3])
-def test_a_results_folder_removed_under_a_run_is_not_a_success(inside: Path, at: int) -> None:
-    name = f"remover{at}"
-    (inside / f"{name}.py").write_text(REMOVER.replace("AT", str(at)), encoding="utf-8")
+@pytest.mark.parametrize(
+    "do", ["shutil.rmtree(store, ignore_errors=True)", "store.rename(store.with_name('moved'))"]
+)
+def test_a_results_folder_removed_or_moved_under_a_run_is_not_a_success(
+    inside: Path, at: int, do: str
+) -> None:
+    name = f"remover{at}{do[:5]}"
+    program = REMOVER.replace("AT", str(at)).replace("DO", do)
+    (inside / f"{name}.py").write_text(program, encoding="utf-8")
     ended = invoke(
         "run", "--algo", name, "--plugin", f"{name}.py", "--dataset", NAME, "--source",
         "real", "--clients", "2", "--batch-size", "8", "--rounds", "3", "--workers", "1",
     )  # fmt: skip
     assert is_refused(ended) and "removed while the run was computed" in ended.output
-    assert not list((inside / "results").rglob("summary.json"))
+    assert not (inside / "results").exists()
 
 
 def test_a_result_taken_away_at_the_last_moment_is_not_called_kept(
