@@ -17,6 +17,7 @@ from torch import Tensor
 from pfl_bench.config import knob
 from pfl_bench.device import put
 from pfl_bench.engine import Algorithm, Batch, Client, Message, Server, ServerState, Start, Upload
+from pfl_bench.models import Network
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,17 @@ class FedProto(Algorithm):
 
     def server_state(self, start: Start) -> ServerState:
         return {"prototypes": {}}
+
+    def misfit(self, kept: ServerState, net: Network) -> str | None:
+        width = net.module("head").in_features
+        for label, prototype in kept["prototypes"].items():
+            if label not in range(self.task.classes):
+                return f"there is no class {label}"
+            if not isinstance(prototype, Tensor) or prototype.shape != (width,):
+                return f"the prototype of class {label} is not {width} features"
+            if prototype.dtype != torch.float32:
+                return f"the prototype of class {label} is of another type"
+        return None
 
     def download(self, server: Server, client: int) -> Message:
         return {"prototypes": server.state["prototypes"]}

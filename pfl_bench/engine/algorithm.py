@@ -122,6 +122,11 @@ class Algorithm:
         """The server's state with which the first round starts, given all introductions."""
         return server.state
 
+    def misfit(self, kept: ServerState, net: Network) -> str | None:
+        """Why a server's state out of a checkpoint is none of this run, if so, for a state of which
+        a part begins empty: what first values tell of names, types and shapes has been compared."""
+        return None
+
     # --- one round ----------------------------------------------------------------------------
 
     def joining(self, server: Server, drawn: Sequence[int]) -> Sequence[int]:

@@ -142,6 +142,9 @@ class Simulator:
                 value = state[part]
                 if not isinstance(value, Tensor) or value.shape != (self.workspaces.sizes[part],):
                     raise DamagedError(f"the model's {part} has another size")
+        with self.workspaces.of_server(self.snapshot) as net:
+            if problem := self.algorithm.misfit(found.server, net):
+                raise DamagedError(problem)
         self.snapshot = found
 
     def rounds(self) -> Iterator[RoundRecord]:

@@ -81,7 +81,7 @@ class Snapshot:
 def misfit(fresh: Tree, found: Tree, where: str) -> str | None:
     """What keeps a state out of a checkpoint from being one that began as `fresh`; None where it
     can be. Tensors keep their type and shape, but may grow by rows; lists keep their length,
-    dictionaries their names; what was empty may have come to hold anything finite, all of one type
+    dictionaries their names; what was empty may have come to hold anything finite, all of it alike
     where it is counted and not named."""
     if isinstance(fresh, Tensor):
         if not isinstance(found, Tensor):
@@ -94,8 +94,8 @@ def misfit(fresh: Tree, found: Tree, where: str) -> str | None:
     if not isinstance(found, kind):
         return f"{where} was a {'dictionary' if kind is dict else 'list'}"
     if not fresh:
-        if _is_mixed(found):
-            return f"{where} has numbers of several types"
+        if unlike := _unlike_entries(found):
+            return f"{where} has {unlike}"
         return None if all(map(_is_finite, leaves(found))) else f"{where} is not finite"
     if kind is list and len(fresh) != len(found):
         return f"{where} had {len(fresh)} entries and has {len(found)}"
@@ -113,10 +113,33 @@ def _has_grown(fresh: torch.Size, found: torch.Size) -> bool:
     return found == fresh or (is_longer and found[1:] == fresh[1:])
 
 
-def _is_mixed(found: Tree) -> bool:
-    """Whether entries that only a number tells apart are not of one type."""
-    is_numbered = isinstance(found, list) or all(isinstance(name, int) for name in found)
-    return is_numbered and len({leaf.dtype for leaf in leaves(found)}) > 1
+def _unlike_entries(found: Tree) -> str | None:
+    """What sets entries apart that only a number tells apart; None where they are alike. Those of a
+    list may have any shapes, as the layers of a model have; those under a label or a cluster have
+    one, but for rows."""
+    if isinstance(found, Mapping) and not all(isinstance(name, int) for name in found):
+        return None
+    is_keyed = isinstance(found, Mapping)
+    entries = list(found.values() if is_keyed else found)
+    problems = (_unlike(entries[0], other, shapes=is_keyed) for other in entries[1:])
+    return next(filter(None, problems), None)
+
+
+def _unlike(one: Tree, other: Tree, shapes: bool) -> str | None:
+    kinds = (Tensor, Mapping, list)
+    if any(isinstance(one, kind) != isinstance(other, kind) for kind in kinds):
+        return "entries of several kinds"
+    if isinstance(one, Tensor):
+        if one.dtype != other.dtype:
+            return "numbers of several types"
+        rows = 1 if one.dim() > 1 else 0
+        is_other = one.dim() != other.dim() or one.shape[rows:] != other.shape[rows:]
+        return "entries of several shapes" if shapes and is_other else None
+    if isinstance(one, Mapping):
+        pairs = [(one[name], other[name]) for name in one.keys() & other.keys()]
+    else:
+        pairs = list(zip(one, other, strict=False))
+    return next(filter(None, (_unlike(*pair, shapes) for pair in pairs)), None)
 
 
 def _stats_misfit(fresh: Tensor | None, found: Tensor | None) -> str | None:

@@ -7,10 +7,11 @@ import torch
 import torch.nn.functional as F
 from by_hand import finished, meet, plain_model, recorded_batches
 from torch import Tensor
-from toy import toy_algorithm, toy_config, toy_server
+from toy import toy_algorithm, toy_config, toy_server, toy_simulator
 
 from pfl_bench.engine.algorithm import Upload
 from pfl_bench.engine.client import Client
+from pfl_bench.store.records import DamagedError
 
 
 def prototypes(client: Client, labels: list[int]) -> dict[int, Tensor]:
@@ -108,3 +109,27 @@ def test_prototypes_travel_and_no_parameters() -> None:
     assert first.parameters_up == second.parameters_up == held * width
     assert first.bytes_up == held * (4 * width + 8)
     assert second.parameters_down == 4 * 4 * width
+
+
+@pytest.mark.parametrize(
+    ("label", "value", "problem"),
+    [
+        ("#0", torch.zeros(9999), "class 0 is not"),
+        ("#0", torch.zeros(2, 2), "class 0 is not"),
+        ("#0/0", torch.zeros(3), "class 0 is not"),
+        ("#99999", torch.zeros(3), "no class 99999"),
+        ("#-1", torch.zeros(3), "no class -1"),
+        ("name", torch.zeros(3), "no class name"),
+        ("#0", None, "of another type"),
+    ],
+)
+def test_prototypes_out_of_a_checkpoint_are_vectors_of_features_by_class(
+    label: str, value: Tensor | None, problem: str
+) -> None:
+    simulator = toy_simulator(toy_config("fedproto"))
+    width = simulator.algorithm.task.build_model().features
+    sound = {"server/prototypes/#0": torch.zeros(width)}
+    other = torch.zeros(width).double() if value is None else value
+    with pytest.raises(DamagedError, match=problem):
+        simulator.resume(1, {f"server/prototypes/{label}": other})
+    simulator.resume(1, sound)

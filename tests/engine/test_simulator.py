@@ -30,6 +30,7 @@ from pfl_bench.engine.client import Client, Message
 from pfl_bench.engine.parallel import GROUP, IN_FLIGHT, in_order
 from pfl_bench.engine.server import Server, ServerState
 from pfl_bench.engine.simulator import Interrupted, Simulator, sample_clients
+from pfl_bench.engine.snapshot import misfit
 from pfl_bench.plugins.registry import algorithm_names, load_algorithm
 from pfl_bench.store.records import DamagedError, RoundRecord, same_result
 
@@ -546,6 +547,28 @@ def test_state_of_another_run_is_refused(tensors: dict[str, torch.Tensor], reaso
         simulator.resume(1, tensors if is_part else {**sound, **tensors})
     simulator.resume(1, sound)
     assert simulator.snapshot.round == 1
+
+
+@pytest.mark.parametrize(
+    ("found", "problem"),
+    [
+        ({3: torch.zeros(4), 5: torch.zeros(4)}, None),
+        ({3: torch.zeros(2, 4), 5: torch.zeros(9, 4)}, None),
+        ({"a": torch.zeros(4), "b": torch.zeros(2, dtype=torch.int64)}, None),
+        ([torch.zeros(2, 2), torch.zeros(2)], None),
+        ({3: {"n": torch.tensor(1), "x": torch.zeros(2)}, 5: {"x": torch.zeros(2)}}, None),
+        ([{"n": torch.tensor(1), "x": torch.zeros(2)}] * 2, None),
+        ({3: torch.zeros(4), 5: torch.zeros(3)}, "entries of several shapes"),
+        ({3: torch.zeros(4), 5: torch.zeros(4, 4)}, "entries of several shapes"),
+        ({3: torch.zeros(4), 5: torch.zeros(())}, "entries of several shapes"),
+        ({3: torch.zeros(4), 5: [torch.zeros(4)]}, "entries of several kinds"),
+        ({3: torch.zeros(4), 5: torch.zeros(4).double()}, "numbers of several types"),
+        ({3: {"x": torch.zeros(2)}, 5: {"x": torch.zeros(3)}}, "entries of several shapes"),
+    ],
+)
+def test_what_has_come_to_stand_under_numbers_is_alike(found: Any, problem: str | None) -> None:
+    said = misfit(type(found)(), found, "it")
+    assert said == (None if problem is None else f"it has {problem}")
 
 
 def test_what_a_method_keeps_beside_the_model_may_grow() -> None:
