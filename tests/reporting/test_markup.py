@@ -34,6 +34,13 @@ def rendered(line: str) -> str:
     return MarkdownIt("commonmark").enable(["table", "strikethrough"]).renderInline(line)
 
 
+@pytest.mark.parametrize("end", ["\n", "\n\n", "\r", "\r\n", "\v", "\f", "\x1e", "\x85", "\u2028"])
+def test_no_text_ends_its_line(end: str) -> None:
+    for shown in (markup.markdown, markup.markdown_code, markup.latex):
+        assert len(shown(f"a{end}# b{end}").splitlines()) == 1
+        assert len(MarkdownIt("commonmark").parse(f"- {shown(f'a{end}# b')}")) == 7
+
+
 @given(texts)
 def test_markdown_shows_a_text_as_it_is(text: str) -> None:
     assert html.unescape(rendered(f"x{markup.markdown(text)}x")) == f"x{text}x"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from pfl_bench.reporting.tables.content import Content, Entry
 from pfl_bench.reporting.tables.markup import latex as _tex
-from pfl_bench.reporting.tables.markup import latex_label
+from pfl_bench.reporting.tables.markup import latex_label, one_line
 from pfl_bench.reporting.verdict import MARK
 
 
@@ -16,7 +16,7 @@ def to_latex(content: Content) -> str:
     spec = content.plan.spec
     lines = [
         r"% needs \usepackage{booktabs} and \usepackage{graphicx}",
-        *(f"% {name}: {' '.join(text.split())}" for name, text in content.facts.items()),
+        *(f"% {name}: {one_line(text)}" for name, text in content.facts.items()),
         r"\begin{table*}",
         r"  \centering",
         rf"  \caption{{{_tex(spec.caption)} {_tex(_short(content))}}}",

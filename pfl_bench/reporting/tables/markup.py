@@ -28,19 +28,26 @@ _LATEX = {
 }  # fmt: skip
 
 
+def one_line(text: str) -> str:
+    """A line break ends a cell, a comment and a piece of code, and what follows would be obeyed."""
+    return printable(" ".join(text.splitlines()))
+
+
 def markdown(text: str) -> str:
-    return _MARKDOWN.sub(lambda found: f"\\{found[0]}", text)
+    return _MARKDOWN.sub(lambda found: f"\\{found[0]}", one_line(text))
 
 
 def markdown_code(text: str) -> str:
     """A command as it is typed, between more backticks than it holds in a row."""
+    text = one_line(text)
     longest = max(map(len, re.findall("`+", text)), default=0)
     fence = "`" * (longest + 1)
     return f"{fence} {text} {fence}" if longest else f"`{text}`"
 
 
 def latex(text: str) -> str:
-    parts = ("".join(_LATEX.get(letter, letter) for letter in part) for part in text.split("--"))
+    parts = one_line(text).split("--")
+    parts = ["".join(_LATEX.get(letter, letter) for letter in part) for part in parts]
     return "-{}-".join(parts)  # else LaTeX would make a dash of an option's two
 
 
