@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pfl_bench.api import COMPARING
-from pfl_bench.base import COLUMN, FORMATS, PAGE, UserError, unknown, user_path
+from pfl_bench.base import COLUMN, FORMATS, PAGE, UserError, paths, unknown, user_path
 from pfl_bench.cli.run import run_options
-from pfl_bench.cli.shared import commas, running_options
+from pfl_bench.cli.shared import AskedTable, commas, running_options
 from pfl_bench.config import DATA_OPTIONS, OPTIONS
 
 if TYPE_CHECKING:
@@ -298,10 +298,11 @@ def _of_table(command: Command) -> Command:
 
 
 def _drawn_from_table(name: str, draw: Callable[..., Figure], options: dict[str, Any]) -> None:
-    from pfl_bench.cli.table import stored_plan
+    from pfl_bench.reporting import ReadStore
 
     files = Files.asked(options)
-    plan = stored_plan(**options)
+    store = ReadStore(paths.results_dir(options["results_folder"]))
+    plan = AskedTable.of(options).stored(store, options["seeds"], options["score"])
     stem = f"{name}-{plan.spec.stem}-{plan.profile.name}"
     files.write(stem, lambda: draw(plan, files.width or PAGE))
 
@@ -364,10 +365,10 @@ class Files:
     def write(self, name: str, draw: Callable[[], Figure]) -> None:
         from pfl_bench.base import plot_style
 
-        paths = [self._file] if self._file else [self._path / f"{name}.{f}" for f in self._formats]
+        files = [self._file] if self._file else [self._path / f"{name}.{f}" for f in self._formats]
         with plot_style.drawing(name, plot_style.PAPER):
-            plot_style.save(draw(), *paths, dpi=plot_style.PRINT_DPI, titled=self._titled)
-        for path in paths:
+            plot_style.save(draw(), *files, dpi=plot_style.PRINT_DPI, titled=self._titled)
+        for path in files:
             click.echo(f"wrote {path}")
 
 

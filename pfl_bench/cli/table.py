@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from pfl_bench.api import COMPARING, profile_for
 from pfl_bench.base import UserError, user_path
 from pfl_bench.cli.run import run_options
-from pfl_bench.cli.shared import CLUSTER, commas, execution, running_options
-from pfl_bench.reporting.tables import TableSpec, load_table, table_names
+from pfl_bench.cli.shared import CLUSTER, AskedTable, commas, execution, running_options
+from pfl_bench.reporting.tables import table_names
 
 if TYPE_CHECKING:
     from pfl_bench.execution import Execution
@@ -80,24 +79,14 @@ FAILED = 1
 def table(
     context: click.Context,
     name: str,
-    profile: str | None,
     seeds: str | None,
-    rows: tuple[str, ...],
-    columns: tuple[str, ...],
-    added: tuple[str, ...],
     score: str | None,
-    validation: str | None,
-    new_clients: str | None,
-    adapt_epochs: str | None,
-    tuned_file: str | None,
-    interval: str | None,
     dry_run: bool,
     render_only: bool,
     watch: bool,
     jobs: int | None,
     workers: int | None,
     results_folder: str | None,
-    data_dir: str | None,
     out: str | None,
     curves: bool,
     untitled: bool,
@@ -105,25 +94,24 @@ def table(
     keep_model: bool,
     track: tuple[str, ...],
     tensorboard: str | None,
-    plugins: tuple[str, ...],
-    attack: tuple[str, ...],
     backend: str,
     address: str | None,
     gpus: float | None,
+    **asked_of_it: Any,
 ) -> None:
     """Make a table of the paper, or one of your own from a YAML file.
 
     Stored results are taken, missing ones run; interrupted, the same command continues.
     `pfl-bench table list` says how much of each table is stored.
     """
-    from pfl_bench.api import check_validated, table_profile
+    from pfl_bench.api import check_validated
     from pfl_bench.base import paths
-    from pfl_bench.cli.run import assignments
     from pfl_bench.cli.views import watch_filling
     from pfl_bench.reporting import ReadStore
     from pfl_bench.reporting.figures import tablecurves
-    from pfl_bench.reporting.tables import Look, known_to, plan_table
+    from pfl_bench.reporting.tables import Look, known_to
 
+    asked = AskedTable(name, **asked_of_it)
     if dry_run + render_only + watch > 1:
         raise UserError("--dry-run, --render-only and --watch exclude each other")
     if (untitled or with_std) and out is None:
@@ -136,33 +124,27 @@ def table(
         jobs=jobs if backend == "ray" else jobs or 1,
         workers=workers,
         keep_state=keep_model,
-        data_dir=data_dir,
+        data_dir=asked.data_dir,
         track=track,
         tensorboard=tensorboard,
-        plugins=plugins,
+        plugins=asked.plugins,
         backend=backend,
         address=address,
         gpus=gpus,
     )
     number = None if seeds is None else _number_of_seeds(seeds)
-    folder, store = options.data_dir, ReadStore(paths.results_dir(results_folder))
+    store = ReadStore(paths.results_dir(results_folder))
     if name == "list":
-        _refuse({"--rows": rows, "--columns": columns, "--dry-run": dry_run, "--out": out})
-        _refuse({"--tuned": tuned_file, "--add-rows": added})
-        _refuse({"--attack": attack, "--score": score, "--curves": curves})
-        _refuse({"--interval": interval, "--watch": watch})
-        _list(profile, number, store, folder, data_dir is not None)
+        _refuse({"--rows": asked.rows, "--columns": asked.columns, "--add-rows": asked.added})
+        _refuse({"--tuned": asked.tuned_file, "--attack": asked.attack})
+        _refuse({"--interval": asked.interval, "--score": score})
+        _refuse({"--dry-run": dry_run, "--watch": watch, "--out": out, "--curves": curves})
+        _list(asked, number, store)
         return
-    comparing = (validation, new_clients, adapt_epochs)
-    spec = _table(name, data_dir is not None)
-    spec = _asked(spec, added, rows, columns, comparing, tuned_file, plugins)
-    spec = spec.attacked(assignments(attack, "--attack target=update")).with_plugins(plugins)
-    spec = spec.with_intervals(interval)
+    spec = asked.spec()
     scores = [spec.score] if score is None else commas.names("--score", score)
     spec, *others = (spec.scored(name) for name in scores)
-    fingerprint = known_to(store) if render_only or watch else None
-    chosen = table_profile(profile, spec)
-    plan = plan_table(spec, chosen, number or chosen.seeds, store, folder, fingerprint)
+    plan = asked.plan(spec, store, number, known_to(store) if render_only or watch else None)
     check_validated(plan, (spec, *others))
     if curves:
         tablecurves.check(plan)
@@ -197,106 +179,26 @@ def _number_of_seeds(text: str) -> int:
     return len(which)
 
 
-def stored_plan(
-    name: str,
-    profile: str | None,
-    seeds: int | None,
-    rows: tuple[str, ...],
-    columns: tuple[str, ...],
-    added: tuple[str, ...],
-    score: str | None,
-    validation: str | None,
-    new_clients: str | None,
-    adapt_epochs: str | None,
-    tuned_file: str | None,
-    plugins: tuple[str, ...],
-    results_folder: str | None,
-    data_dir: str | None,
-) -> TablePlan:
-    """A table with what is stored of it, for a figure that is drawn from a whole table."""
-    from pfl_bench.api import table_profile
-    from pfl_bench.base import paths
-    from pfl_bench.plugins import load_plugin
-    from pfl_bench.reporting import ReadStore
-    from pfl_bench.reporting.tables import known_to, plan_table
-
-    for plugin in plugins:
-        load_plugin(Path(plugin))
-    store = ReadStore(paths.results_dir(results_folder))
-    comparing = (validation, new_clients, adapt_epochs)
-    spec = _table(name, data_dir is not None)
-    spec = _asked(spec, added, rows, columns, comparing, tuned_file, plugins)
-    spec = spec if score is None else spec.scored(score)
-    folder, known, chosen = paths.data_dir(data_dir), known_to(store), table_profile(profile, spec)
-    return plan_table(spec, chosen, seeds or chosen.seeds, store, folder, known)
-
-
-def part_of(
-    spec: TableSpec,
-    rows: tuple[str, ...],
-    columns: tuple[str, ...],
-    added: tuple[str, ...],
-    plugins: tuple[str, ...] = (),
-) -> TableSpec:
-    """The rows and columns that are asked for; what is added is wanted, whatever rows are named.
-    Where none are named, the algorithms of plugins are rows too."""
-    from pfl_bench.plugins import load_plugin
-
-    further = commas.names("--add-rows", *added)
-    spec = spec.extended(further)
-    if not rows:
-        spec = spec.joined(load_plugin(Path(file)) for file in plugins)
-    kept = commas.names("--rows", *rows, whole=spec.rows)
-    return spec.restricted(
-        (*kept, *further) if kept else (),
-        tuple(commas.names("--columns", *columns, whole=spec.columns)),
-    )
-
-
-def _asked(
-    spec: TableSpec,
-    added: tuple[str, ...],
-    rows: tuple[str, ...],
-    columns: tuple[str, ...],
-    comparing: tuple[str | None, ...],
-    tuned_file: str | None,
-    plugins: tuple[str, ...],
-) -> TableSpec:
-    """The table as it is asked for: which of it, under which terms, tuned or not."""
-    from pfl_bench.tuning import read_tuned
-
-    spec = part_of(spec, rows, columns, added, plugins)
-    spec = spec.running(dict(zip(COMPARING, comparing, strict=True)))
-    return spec if tuned_file is None else read_tuned(user_path(tuned_file)).applied(spec)
-
-
-def _table(name: str, has_folder: bool) -> TableSpec:
-    """The table; a folder of real data given by hand is meant to be used, as in `run`."""
-    spec = load_table(name)
-    return spec.on_real_data() if has_folder else spec
-
-
 def _refuse(options: dict[str, object]) -> None:
     for option, value in options.items():
         if value:
             raise UserError(f"{option} does not go with `table list`")
 
 
-def _list(
-    named: str | None, number: int | None, store: Store, data_dir: Path, has_folder: bool
-) -> None:
+def _list(asked: AskedTable, number: int | None, store: Store) -> None:
     """How much of each table is stored; the runs that several cells share count once."""
-    from pfl_bench.reporting.tables import known_to, plan_table
+    from pfl_bench.reporting.tables import known_to
 
-    profile = profile_for(named, [{"source": "real"} if has_folder else {}])
+    has_folder = asked.data_dir is not None
+    profile = profile_for(asked.profile, [{"source": "real"} if has_folder else {}])
     seeds = number or profile.seeds
     click.echo(f"[{profile.name} profile, {seeds} seed(s), results in {store.root}]")
     names = table_names()
     width, known = max(map(len, names), default=0), known_to(store)
     for name in names:
-        spec = _table(name, has_folder)
-        plan = plan_table(spec, profile, seeds, store, data_dir, known)
-        click.echo(f"{name:<{width}}  {_stored_share(plan)}  {spec.caption}")
+        one = replace(asked, name=name, profile=profile.argument, plugins=())
+        plan = one.plan(one.spec(), store, seeds, known)
+        click.echo(f"{name:<{width}}  {_stored_share(plan)}  {plan.spec.caption}")
 
 
 def _stored_share(plan: TablePlan) -> str:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pfl_bench.base import UserError, shown, user_path
-from pfl_bench.cli.shared import CLUSTER, execution, running_options
-from pfl_bench.cli.table import part_of
+from pfl_bench.cli.shared import CLUSTER, AskedTable, execution, running_options
 from pfl_bench.config import checked
 
 if TYPE_CHECKING:
@@ -77,9 +76,7 @@ def tune(
     ALGO`), the learning rate among them, chosen by accuracy on samples held back from training.
     The runs are stored as all are; interrupted, the same command continues.
     """
-    from pfl_bench.api import table_profile
     from pfl_bench.base import paths
-    from pfl_bench.reporting.tables import load_table
     from pfl_bench.store import Store
     from pfl_bench.tuning import Effort, planned_runs, write_tuned
     from pfl_bench.tuning import tune as search
@@ -94,13 +91,13 @@ def tune(
         address=address,
         gpus=gpus,
     )
-    spec = load_table(name)
+    asked = AskedTable(
+        name, profile, rows, columns, added, plugins, validation=validation, data_dir=data_dir
+    )
+    spec = asked.spec()
     if spec.metric != "accuracy":
         raise UserError(f"{spec.name!r} cannot be tuned: it shows no accuracy")
-    spec = spec.on_real_data() if data_dir is not None else spec
-    spec = part_of(spec, rows, columns, added, plugins)
-    spec = spec.running({"validation": validation})
-    chosen = table_profile(profile, spec)
+    chosen = asked.chosen_profile(spec)
     store = Store(paths.results_dir(results_folder))
     target = user_path(out or f"tuned-{spec.name}.yaml")
     most, missing = planned_runs(spec, chosen, effort, store, options)

@@ -10,7 +10,8 @@ from click.testing import CliRunner, Result
 
 from pfl_bench.base.errors import UserError
 from pfl_bench.cli import Commands
-from pfl_bench.cli.table import part_of, table
+from pfl_bench.cli.shared import AskedTable
+from pfl_bench.cli.table import table
 from pfl_bench.cli.tune import tune
 from pfl_bench.config.options import load_profile
 from pfl_bench.reporting.tables.plan import TablePlan, plan_table
@@ -203,11 +204,9 @@ def test_a_dry_run_trains_nothing(here: Path) -> None:
 
 
 def test_an_added_row_stands_whatever_rows_are_named() -> None:
-    assert part_of(load_table("main"), ("FedCP",), (), ("fedavg_ft",)).rows == (
-        "FedCP",
-        "FedAvg + FT",
-    )
-    whole = part_of(load_table("main"), (), (), ("fedavg_ft",))
+    one = AskedTable("main", rows=("FedCP",), added=("fedavg_ft",)).spec()
+    assert one.rows == ("FedCP", "FedAvg + FT")
+    whole = AskedTable("main", added=("fedavg_ft",)).spec()
     assert whole.rows == (*load_table("main").rows, "FedAvg + FT")
 
 

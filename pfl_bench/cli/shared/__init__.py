@@ -1,5 +1,5 @@
-"""What several commands share: lists on the command line, how runs are carried out, the runs behind
-a figure."""
+"""What several commands share: lists on the command line, a table as it is asked for, how runs are
+carried out, the runs behind a figure."""
 
 from typing import TYPE_CHECKING
 
@@ -7,6 +7,7 @@ from pfl_bench.base.face import face
 
 if TYPE_CHECKING:
     from pfl_bench.cli.shared import commas, figure_runs
+    from pfl_bench.cli.shared.asked_table import AskedTable
     from pfl_bench.cli.shared.figure_runs import (
         Wanted,
         algorithms,
