@@ -196,6 +196,7 @@ def _list(asked: AskedTable, number: int | None, store: Store) -> None:
     names = table_names()
     width, known = max(map(len, names), default=0), known_to(store)
     for name in names:
+        # Without the plugins, which have no place in a table whose rows are no methods.
         one = replace(asked, name=name, profile=profile.argument, plugins=())
         plan = one.plan(one.spec(), store, seeds, known)
         click.echo(f"{name:<{width}}  {_stored_share(plan)}  {plan.spec.caption}")
