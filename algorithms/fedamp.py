@@ -54,7 +54,7 @@ class Hyper:
     lam: float = knob(
         1.0,
         "weight λ/α_k of the tie to the mixture (0 is Local)",
-        source="in circulation: λ = α_k = 1",
+        source="in circulation: λ = α_k = 1; PFLlib's examples tie 10⁴ times more weakly",
         name="lambda",
         off=0.0,
         low=0,

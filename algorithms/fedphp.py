@@ -22,7 +22,7 @@ class Hyper:
     mu: float = knob(
         0.9,
         "final memory μ of the personal model (0 forgets at once)",
-        source="FedPHP",
+        source="advice of FedCP's first author; also FedPHP",
         off=0.0,
         low=0,
         high=1,
@@ -31,7 +31,7 @@ class Hyper:
     lam: float = knob(
         0.01,
         "weight λ of the MMD (1 switches cross-entropy off, 0 the MMD)",
-        source="this benchmark",
+        source="advice of FedCP's first author",
         name="lambda",
         off=1.0,
         low=0,

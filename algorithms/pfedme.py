@@ -21,17 +21,23 @@ class Hyper:
     lam: float = knob(
         15.0,
         "weight λ of the envelope (0 freezes w)",
-        source="pFedMe",
+        source="pFedMe; advice of FedCP's first author",
         name="lambda",
         off=0.0,
         low=0,
         search=(1, 50, "log"),
     )
-    steps: int = knob(5, "inner steps K per batch", source="pFedMe", name="K", low=1)
+    steps: int = knob(
+        5,
+        "inner steps K per batch",
+        source="pFedMe; advice of FedCP's first author",
+        name="K",
+        low=1,
+    )
     personal_lr: float = knob(
         0.01,
         "learning rate of θ (0 never trains)",
-        source="this benchmark",
+        source="advice of FedCP's first author",
         off=0.0,
         low=0,
         search=(0.002, 0.5, "log"),

@@ -141,7 +141,7 @@ def test_methods_that_cannot_run_are_told_and_the_others_drawn(bench: Bench) -> 
 
 
 def test_stored_results_are_drawn_without_the_data_they_come_from(tmp_path: Path) -> None:
-    """The figure of docs/reproduction.md, from the repository's own results."""
+    """A figure of docs/little_data.md, from the repository's own results."""
     root, nothing = Path(__file__).parents[2], ("--data-dir", str(tmp_path / "nothing"))
     profile = ("--profile", str(root / "docs/reproduction/lite-0.1.yaml"))
     flags = (*profile, "--dataset", "cifar100", "--algos", "local,fedcp", "--seeds", "1")

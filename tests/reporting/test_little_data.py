@@ -1,4 +1,4 @@
-"""What docs/reproduction.md publishes comes from its commands and the repository's own results."""
+"""What docs/little_data.md publishes comes from its commands and the repository's own results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pfl_bench.cli import main
 from pfl_bench.reporting.tables import plot
 
 ROOT = Path(__file__).parents[2]
-REPORT = (ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8")
+REPORT = (ROOT / "docs" / "little_data.md").read_text(encoding="utf-8")
 PUBLISHED = ROOT / "docs" / "reproduction"
 
 Cells = dict[tuple[str, str], str]
