@@ -136,3 +136,11 @@ def test_the_records_of_a_run_that_was_found_whole_are_not_judged_again(
     assert shorter.records() == before[:-1] and asked, (
         "other lines than those that were found whole"
     )
+
+
+def test_where_nothing_is_attached_no_records_are_read_for_it(
+    full: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Path] = []
+    monkeypatch.setattr(stored_run, "bytes_of", asked.append)
+    assert all(run.attachment("attack-of-all") is None for run in full.all()) and not asked
