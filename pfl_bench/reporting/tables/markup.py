@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 _MARKDOWN = re.compile(r"[\\`*_\[\]<>|&~$]|(?<=[A-Za-z]):(?=//)|(?<=\bwww)\.", re.IGNORECASE)
 """Emphasis, code, links, images, HTML, cells, formulas, and addresses, links by themselves."""
+_MAIL = re.compile(r"(?<=[\w.+-])@(?=[\w-])")
+"""In the midst of a mail address, which GitHub makes a link of although its letters are escaped:
+only what stands between them keeps it from that."""
 
 _FORMULA = tuple("=+-@\t\n＝＋－＠")
 """What a cell begins with that a spreadsheet computes instead of showing it."""
@@ -34,7 +37,8 @@ def one_line(text: str) -> str:
 
 
 def markdown(text: str) -> str:
-    return _MARKDOWN.sub(lambda found: f"\\{found[0]}", one_line(text))
+    escaped = _MARKDOWN.sub(lambda found: f"\\{found[0]}", one_line(text))
+    return _MAIL.sub("@<!-- -->", escaped)
 
 
 def markdown_code(text: str) -> str:
