@@ -357,6 +357,23 @@ def test_the_last_two_checkpoints_are_kept(store: Store) -> None:
     assert names == {"checkpoint-4.safetensors", "checkpoint-6.safetensors"}
 
 
+def test_of_two_thousand_rounds_the_last_costs_what_the_first_did(store: Store) -> None:
+    """In seconds of the processor; the least of some, which other work does not touch."""
+    records, checkpoints = [], []
+    with store.open(Config(rounds=2000)) as writer:
+        for round in range(1, 2001):
+            record = record_of(round, torch.arange(20))
+            began = time.process_time()
+            writer.append(record)
+            records.append(time.process_time() - began)
+            if not 20 < round <= 1980:
+                began = time.process_time()
+                writer.save_checkpoint(round, {"state": torch.zeros(1000)}, {})
+                checkpoints.append(time.process_time() - began)
+    for seconds in (records, checkpoints):
+        assert min(seconds[-20:]) < 2 * min(seconds[:20])
+
+
 def test_a_renamed_slug_is_found_by_its_key(store: Store) -> None:
     folder = run_until(store, ROUNDS)
     assert store.folder(replace(CONFIG, slug="another name")) == folder
