@@ -47,11 +47,14 @@ METHODS = {
 
 
 def defaults() -> argparse.Namespace:
-    """Every option of the checkout's command line, which is not the same in all versions."""
+    """Every option of the checkout's command line, which is not the same in all versions: read from
+    its source, where they stand under `if __name__ == "__main__"`."""
     parser = argparse.ArgumentParser()
     for node in ast.walk(ast.parse((SYSTEM / "main.py").read_text())):
         if isinstance(node, ast.Call) and ast.unparse(node.func) == "parser.add_argument":
-            eval(compile(ast.Expression(node), "main.py", "eval"), {"parser": parser})
+            said = {k.arg: k.value for k in node.keywords if k.arg in ("default", "action", "dest")}
+            literals = {name: ast.literal_eval(value) for name, value in said.items()}
+            parser.add_argument(*map(ast.literal_eval, node.args), **literals)
     return parser.parse_args([])
 
 
