@@ -121,7 +121,7 @@ def table(
     if curves and out is None:
         raise UserError("--curves are written to the folder of --out, and there is none")
     options = execution(
-        jobs=jobs if backend == "ray" else jobs or 1,
+        jobs=jobs,
         workers=workers,
         keep_state=keep_model,
         data_dir=asked.data_dir,
@@ -218,10 +218,10 @@ def _stored_count(plan: TablePlan) -> int:
 
 def _show_plan(plan: TablePlan, store: Store, options: Execution) -> None:
     from pfl_bench.cli.views import duration, print_grid
-    from pfl_bench.execution import Pace, estimate, longest_first, makespan
+    from pfl_bench.execution import Pace, estimate, jobs_for, longest_first, makespan
     from pfl_bench.reporting.tables import foresee, known_to, plan_table, still_rising
 
-    data_dir, jobs, on_cluster = options.data_dir, options.jobs or 1, options.where == "ray"
+    data_dir, on_cluster = options.data_dir, options.where == "ray"
     plan = foresee(plan, data_dir)
     spec = plan.spec
     click.echo(f"{spec.name} [{plan.profile.name} profile, {plan.seeds} seed(s)]: {spec.caption}")
@@ -246,6 +246,7 @@ def _show_plan(plan: TablePlan, store: Store, options: Execution) -> None:
             f"elsewhere:  {more} more results are from other data than those here (another version "
             "or none at hand); --render-only shows them"
         )
+    jobs = options.jobs or 1 if on_cluster else jobs_for([run.config for run in runs], options)
     pace = Pace.of(store.all())
     time = estimate(runs, pace)
     if len(runs) > time.unknown:

@@ -83,7 +83,7 @@ def tune(
 
     effort = Effort(_count("budget", budget), _count("tuning_seeds", tuning_seeds), halving)
     options = execution(
-        jobs=jobs if backend == "ray" else jobs or 1,
+        jobs=jobs,
         workers=workers,
         data_dir=data_dir,
         plugins=plugins,

@@ -32,8 +32,15 @@ if TYPE_CHECKING:
         Observer,
         Round,
     )
-    from pfl_bench.execution.options import PLACES, Execution, choose_device, default_workers
+    from pfl_bench.execution.options import (
+        AS_MANY_AS_PAY,
+        PLACES,
+        Execution,
+        choose_device,
+        default_workers,
+    )
     from pfl_bench.execution.request import FollowUp, Request
+    from pfl_bench.execution.resources import jobs_for
     from pfl_bench.execution.runner import prepare
     from pfl_bench.execution.trained_model import (
         KeptModel,

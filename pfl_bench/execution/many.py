@@ -13,8 +13,9 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from pfl_bench.execution.observer import Ended, Failed, Observer, Observers
-from pfl_bench.execution.options import Execution
+from pfl_bench.execution.options import AS_MANY_AS_PAY, Execution
 from pfl_bench.execution.request import Request, carry_out
+from pfl_bench.execution.resources import jobs_for
 from pfl_bench.execution.trackers import tracking
 from pfl_bench.execution.workers import worker_processes
 from pfl_bench.store import Store, StoredRun
@@ -75,7 +76,8 @@ def _stages(options: Execution) -> list[Execution]:
     """A cluster trains; what follows on the trained models is for this machine's processes."""
     if options.where == "local":
         return [options]
-    return [options, replace(options, where="local", jobs=options.jobs or 1, fresh=False)]
+    here = replace(options, where="local", jobs=options.jobs or AS_MANY_AS_PAY, fresh=False)
+    return [options, here]
 
 
 def _run(
@@ -86,7 +88,7 @@ def _run(
     outcome: Outcome,
 ) -> None:
     """Add what comes of these runs to the outcome; a run that has yet to be followed up is left."""
-    with _backend(store, options, len(missing)) as backend:
+    with _backend(store, options, missing) as backend:
         for request, error in backend.carry_out(missing, observer):
             run = None if error else request.result(store)
             if run is not None:
@@ -102,7 +104,7 @@ def _fail(request: Request, error: str, observer: Observer, outcome: Outcome) ->
 
 
 @contextlib.contextmanager
-def _backend(store: Store, options: Execution, runs: int) -> Iterator[Backend]:
+def _backend(store: Store, options: Execution, missing: Sequence[Request]) -> Iterator[Backend]:
     if options.where == "ray":
         from pfl_bench.execution.cluster import ray_cluster
 
@@ -111,7 +113,7 @@ def _backend(store: Store, options: Execution, runs: int) -> Iterator[Backend]:
     elif options.jobs is None and not options.timed:
         yield _Here(store, options)
     else:
-        jobs = 1 if options.timed else max(1, min(options.jobs or 1, runs))
+        jobs = jobs_for([request.config for request in missing], options)
         with worker_processes(store, replace(options, jobs=jobs)) as workers:
             yield workers
 

@@ -14,6 +14,7 @@ from pfl_bench.base import UserError, unknown
 from pfl_bench.data import Dataset, Partition
 
 PLACES = ("local", "ray")
+AS_MANY_AS_PAY = 0
 DEVICES = ("auto", "cpu", "cuda", "cuda:N", "mps")
 
 
@@ -25,8 +26,8 @@ class Execution:
     where: str = "local"
     """One of PLACES: this machine, or a Ray cluster."""
     jobs: int | None = None
-    """Runs at the same time, each in a process of its own. By default one after another in this
-    process; on a cluster, as many as there is room for."""
+    """Runs at the same time, each in a process of its own; or AS_MANY_AS_PAY (`resources`). By
+    default one after another in this process; on a cluster, as many as there is room for."""
     workers: int | None = None
     """Clients at the same time within a run; by default each run's share of the cores."""
     device: str = "auto"

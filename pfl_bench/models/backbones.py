@@ -76,6 +76,12 @@ class ModelSpec:
     small_relative_of: str | None = None
     """The paper's model for which it stands at a smaller scale."""
 
+    @property
+    def leaves_cores_idle(self) -> bool:
+        """Whether a run with a worker on every core keeps them less busy than a run on each does:
+        steps are so short that workers wait for Python's lock."""
+        return self.small_relative_of is not None or not self.threads_help
+
 
 class ConvExtractor(nn.Module):
     """Two 5×5 convolutions and a fully connected layer of 512.

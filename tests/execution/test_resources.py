@@ -1,16 +1,20 @@
-"""The memory that is asked for a run: it follows what the method keeps, and covers what is used."""
+"""The memory that is asked for a run: it follows what the method keeps, and covers what is used.
+And how many runs a machine does best at a time."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from toy import toy_config, toy_dataset
 
 from pfl_bench.base.errors import UserError
-from pfl_bench.execution.resources import WORKER_BYTES, memory_of
+from pfl_bench.execution import resources as resources_module
+from pfl_bench.execution.options import AS_MANY_AS_PAY, Execution
+from pfl_bench.execution.resources import WORKER_BYTES, jobs_for, memory_of
 from pfl_bench.models.backbones import Inputs, build_model
 
 MEASURE = """
@@ -57,3 +61,44 @@ def test_what_is_asked_for_covers_what_a_process_used() -> None:
 def test_a_model_that_cannot_read_the_data_is_refused() -> None:
     with pytest.raises(UserError, match="'fasttext' reads texts"):
         memory_of(toy_config(model="fasttext"), toy_dataset(), 4, 1)
+
+
+@pytest.mark.parametrize(
+    ("models", "changed", "expected"),
+    [
+        (("cnn_small", "fasttext", "resnet_small"), {}, 3),  # no more than there are runs
+        (("cnn_small",) * 9, {}, 8),
+        (("cnn_small",) * 9, {"workers": 4}, 2),
+        (("cnn_small",) * 9, {"workers": 16}, 1),
+        (("cnn_small",) * 9, {"jobs": 3}, 3),
+        (("cnn_small",) * 9, {"timed": True}, 1),
+        (("cnn_small",) * 8 + ("cnn",), {}, 1),  # whose run keeps all cores busy
+        ((), {}, 1),
+    ],
+)
+def test_small_models_have_a_run_on_every_core(
+    monkeypatch: pytest.MonkeyPatch,
+    models: tuple[str, ...],
+    changed: dict[str, Any],
+    expected: int,
+) -> None:
+    monkeypatch.setattr(resources_module, "default_workers", lambda: 8)
+    monkeypatch.setattr(resources_module, "choose_device", lambda _: "cpu")
+    monkeypatch.setattr(resources_module, "machine", lambda: {"memory": 64 * 10**9})
+    configs = [toy_config("fedavg", model=model) for model in models]
+    options = Execution(Path(), **{"jobs": AS_MANY_AS_PAY, **changed})
+    assert jobs_for(configs, options) == expected
+
+
+@pytest.mark.parametrize(
+    ("memory", "device", "expected"),
+    [(6 * 10**9, "cpu", 3), (10**9, "cpu", 1), (None, "cpu", 1), (64 * 10**9, "cuda", 1)],
+)
+def test_so_many_runs_at_a_time_as_memory_and_card_allow(
+    monkeypatch: pytest.MonkeyPatch, memory: int | None, device: str, expected: int
+) -> None:
+    monkeypatch.setattr(resources_module, "default_workers", lambda: 8)
+    monkeypatch.setattr(resources_module, "choose_device", lambda _: device)
+    monkeypatch.setattr(resources_module, "machine", lambda: {"memory": memory})
+    configs = [toy_config("fedavg", model="cnn_small")] * 9
+    assert jobs_for(configs, Execution(Path(), jobs=AS_MANY_AS_PAY)) == expected

@@ -29,8 +29,8 @@ _OPTIONS = {
     ),
     "jobs": click.option(
         "--jobs", type=click.IntRange(1, 256),
-        help="Runs at a time, each with its share of the cores (default: 1; with ray, all that "
-        "fit).",
+        help="Runs at a time, each with its share of the cores (default: one a core for small "
+        "models and text, else 1; with ray, all that fit).",
     ),
     "workers": click.option(
         "--workers", type=click.IntRange(1, 256),
@@ -98,7 +98,7 @@ def execution(
 ) -> Execution:
     """How to run, from the flags of a command; refused at once where that cannot be. The plugins
     are loaded, because what else is said of a run may name them."""
-    from pfl_bench.execution import PLACES, Execution, choose_device
+    from pfl_bench.execution import AS_MANY_AS_PAY, PLACES, Execution, choose_device
     from pfl_bench.plugins import load_plugin
 
     if backend not in PLACES:
@@ -108,6 +108,8 @@ def execution(
             if value is not None:
                 raise UserError(f"{flag} goes with --backend ray")
         choose_device(device)
+        if "jobs" in options:  # several runs, which can go on in other processes
+            options["jobs"] = options["jobs"] or AS_MANY_AS_PAY
     else:
         from pfl_bench.execution.cluster import require_ray
 
