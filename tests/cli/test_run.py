@@ -233,7 +233,8 @@ def test_an_empty_profile_or_number_of_seeds_in_a_file_says_nothing(
 
 
 def test_a_run_begins_and_ends_with_what_it_takes_and_how_it_trains(bench: Bench) -> None:
-    told = "of the data, cnn_small, learning rate 0.05, batch 10, 1 local epoch, 3 rounds"
+    how = "cnn_small, learning rate 0.05, batch 10, 1 local epoch, up to 3 rounds, patience 40"
+    told = f"of the data, {how}"
     result = bench.succeed()
     assert f"\n  all {told}\n" in result.stderr
     assert f"\n  training        all {told}\n" in result.stdout
