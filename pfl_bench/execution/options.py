@@ -14,8 +14,9 @@ from pfl_bench.base import UserError, unknown
 from pfl_bench.data import Dataset, Partition
 
 PLACES = ("local", "ray")
-AS_MANY_AS_PAY = 0
 DEVICES = ("auto", "cpu", "cuda", "cuda:N", "mps")
+AS_MANY_AS_PAY = 0
+"""For `jobs`: so many runs at a time that no core stands idle (`resources.jobs_for`)."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class Execution:
     where: str = "local"
     """One of PLACES: this machine, or a Ray cluster."""
     jobs: int | None = None
-    """Runs at the same time, each in a process of its own; or AS_MANY_AS_PAY (`resources`). By
+    """Runs at the same time, each in a process of its own; or AS_MANY_AS_PAY. By
     default one after another in this process; on a cluster, as many as there is room for."""
     workers: int | None = None
     """Clients at the same time within a run; by default each run's share of the cores."""

@@ -149,9 +149,8 @@ class StoredRun:
     def attachment(self, name: str) -> dict[str, Any] | None:
         """What was attached to this result, or to one of the same bits; None where there is nothing
         sound. A longer run that begins like this has attachments of its own."""
-        if self.summary is None or not any(self.path.glob(f"{name}*.json")):
-            return None  # without a look at its records, which of thousands of runs takes seconds
-        if not self._bonds:
+        # The bonds last: they ask for the records, which of thousands of runs takes seconds.
+        if self.summary is None or not any(self.path.glob(f"{name}*.json")) or not self._bonds:
             return None
         bond = self._bonds[-1]
         # Before it was by its bits, a result was named by its file, with the times in it.

@@ -63,6 +63,14 @@ def test_a_model_that_cannot_read_the_data_is_refused() -> None:
         memory_of(toy_config(model="fasttext"), toy_dataset(), 4, 1)
 
 
+def _on_eight_cores(
+    monkeypatch: pytest.MonkeyPatch, memory: int | None = 64 * 10**9, device: str = "cpu"
+) -> None:
+    monkeypatch.setattr(resources_module, "default_workers", lambda: 8)
+    monkeypatch.setattr(resources_module, "choose_device", lambda _: device)
+    monkeypatch.setattr(resources_module, "machine", lambda: {"memory": memory})
+
+
 @pytest.mark.parametrize(
     ("models", "changed", "expected"),
     [
@@ -82,9 +90,7 @@ def test_small_models_have_a_run_on_every_core(
     changed: dict[str, Any],
     expected: int,
 ) -> None:
-    monkeypatch.setattr(resources_module, "default_workers", lambda: 8)
-    monkeypatch.setattr(resources_module, "choose_device", lambda _: "cpu")
-    monkeypatch.setattr(resources_module, "machine", lambda: {"memory": 64 * 10**9})
+    _on_eight_cores(monkeypatch)
     configs = [toy_config("fedavg", model=model) for model in models]
     options = Execution(Path(), **{"jobs": AS_MANY_AS_PAY, **changed})
     assert jobs_for(configs, options) == expected
@@ -97,8 +103,6 @@ def test_small_models_have_a_run_on_every_core(
 def test_so_many_runs_at_a_time_as_memory_and_card_allow(
     monkeypatch: pytest.MonkeyPatch, memory: int | None, device: str, expected: int
 ) -> None:
-    monkeypatch.setattr(resources_module, "default_workers", lambda: 8)
-    monkeypatch.setattr(resources_module, "choose_device", lambda _: device)
-    monkeypatch.setattr(resources_module, "machine", lambda: {"memory": memory})
+    _on_eight_cores(monkeypatch, memory, device)
     configs = [toy_config("fedavg", model="cnn_small")] * 9
     assert jobs_for(configs, Execution(Path(), jobs=AS_MANY_AS_PAY)) == expected
