@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from pfl_bench.base.signals import ENDINGS
+from pfl_bench.base.processes import ENDINGS
 from pfl_bench.store.store import Store
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -1,5 +1,5 @@
-"""What knows nothing of learning: mistakes of the user, files, paths, YAML, seeds, signals, the
-terminal and the style of pictures.
+"""What knows nothing of learning: mistakes of the user, files, paths, YAML, seeds, processes,
+the terminal and the style of pictures.
 """
 
 from typing import TYPE_CHECKING
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     )
     from pfl_bench.base.paths import cache_dir, data_dir, results_dir, user_path
     from pfl_bench.base.plot_style import COLUMN, FORMATS, PAGE, picture_format
+    from pfl_bench.base.processes import heed_no_more, is_alive, obey_parent, terminable
     from pfl_bench.base.seeds import numpy_generator
-    from pfl_bench.base.signals import heed_no_more, obey_parent, terminable
     from pfl_bench.base.spelling import GREEK, meant, plain, typed
     from pfl_bench.base.streams import guarded, printable
     from pfl_bench.base.terminal import standard_error, standard_output

@@ -20,6 +20,8 @@ from collections.abc import Iterator
 from io import BufferedReader, FileIO
 from pathlib import Path
 
+from pfl_bench.base.processes import is_alive
+
 _ABANDONED_SECONDS = 24 * 3600
 """Writing takes no longer, wherever the process is that does it."""
 _TEMPORARY = re.compile(r"\..+\.(?P<host>[0-9a-f]{8})-(?P<pid>\d{1,10})-[0-9a-f]{8}\.tmp")
@@ -159,16 +161,4 @@ def _host() -> str:
 def _is_abandoned(entry: os.DirEntry[str], host: str, pid: int) -> bool:
     if time.time() - entry.stat(follow_symlinks=False).st_mtime > _ABANDONED_SECONDS:
         return True
-    return host == _host() and not _is_alive(pid)
-
-
-def _is_alive(pid: int) -> bool:
-    if os.name == "nt":
-        return True  # there a signal of zero would end the process
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except (OSError, OverflowError):
-        pass
-    return True
+    return host == _host() and not is_alive(pid)

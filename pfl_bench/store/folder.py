@@ -40,7 +40,14 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
 
-from pfl_bench.base import IrregularFile, UserError, irregularity, read_regular, write_atomically
+from pfl_bench.base import (
+    IrregularFile,
+    UserError,
+    irregularity,
+    is_alive,
+    read_regular,
+    write_atomically,
+)
 from pfl_bench.store import checkpoint
 from pfl_bench.store.records import (
     DamagedError,
@@ -234,10 +241,10 @@ def holder(folder: Path) -> str | None:
     process is known to be dead. The lock itself is not touched, which would keep others from it."""
     try:
         note = from_json(read_regular(folder / _OWNER, _LARGEST_NOTE))
-        if note["host"] == socket.gethostname():
-            os.kill(int(note["pid"]), 0)
-    except (OSError, DamagedError, ValueError, KeyError, TypeError, OverflowError) as error:
-        return None if not isinstance(error, PermissionError) else _holder(folder / _OWNER)
+        if note["host"] == socket.gethostname() and not is_alive(int(note["pid"])):
+            return None
+    except (OSError, DamagedError, ValueError, KeyError, TypeError, OverflowError):
+        return None
     return _holder(folder / _OWNER)
 
 

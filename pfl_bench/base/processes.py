@@ -1,12 +1,14 @@
-"""Being told to stop: SIGTERM, and SIGHUP when the terminal is closed, end a process as Ctrl-C
-does, so that it can save and say so."""
+"""Processes: whether one is at work, and being told to stop. SIGTERM, and SIGHUP when the terminal
+is closed, end a process as Ctrl-C does, so that it can save and say so."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from types import FrameType
 
 ENDINGS = (signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else []))
@@ -55,3 +57,23 @@ def heed_no_more() -> None:
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGINT, *ENDINGS):
             signal.signal(number, lambda *_: None)
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process is at work, as far as can be told.
+
+    One that has ended is not, even while its parent has yet to ask how."""
+    if os.name == "nt":
+        return True  # there a signal of zero would end the process
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:  # somebody else's
+        pass
+    try:
+        # The state follows a name in parentheses, which may hold anything.
+        status = Path("/proc", str(pid), "stat").read_text(errors="replace")
+    except OSError:
+        return True
+    return status.rpartition(")")[2].split()[:1] != ["Z"]
