@@ -233,7 +233,7 @@ def test_an_empty_profile_or_number_of_seeds_in_a_file_says_nothing(
 
 
 def test_a_run_begins_and_ends_with_what_it_takes_and_how_it_trains(bench: Bench) -> None:
-    how = "cnn_small, learning rate 0.05, batch 10, 1 local epoch, up to 3 rounds, patience 40"
+    how = "cnn_small, learning rate 0.05, batch 10, 1 local epoch, up to 3 rounds, patience 20"
     told = f"of the data, {how}"
     result = bench.succeed()
     assert f"\n  all {told}\n" in result.stderr
