@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from pfl_bench.base.processes import ENDINGS
+from pfl_bench.plugins import registry
 from pfl_bench.store.store import Store
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -36,6 +37,12 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.delenv("PFL_BENCH_DATA", raising=False)
         patch.delenv("PFL_BENCH_RESULTS", raising=False)
         yield
+
+
+@pytest.fixture(autouse=True)
+def same_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An algorithm of a test's own is not among those of the tests after it."""
+    monkeypatch.setattr(registry, "_files", dict(registry._files))
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,6 @@ from textwrap import dedent, indent
 
 import pytest
 
-from pfl_bench.plugins import registry
 from pfl_bench.plugins.conformance import AlgorithmConformance, assert_same, differences
 from pfl_bench.plugins.registry import algorithm_names, load_plugin
 from pfl_bench.plugins.testing import toy_config, toy_run
@@ -30,11 +29,6 @@ class TestFedCPWithNoise(AlgorithmConformance):
 
 
 CONFORMANCE = AlgorithmConformance()
-
-
-@pytest.fixture(autouse=True)
-def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_files", dict(registry._files))
 
 
 def plugin(folder: Path, name: str, body: str) -> str:

@@ -311,7 +311,6 @@ def test_an_edited_plugin_is_another_run(tmp_path: Path) -> None:
         registry._files.pop("edited", None)
         load_plugin(path)
         keys.add(configure(load_profile("quick"), {"algo": "edited"}, {}, tmp_path).key)
-    registry._files.pop("edited", None)
     assert len(keys) == 2
 
 

@@ -12,7 +12,7 @@ from smalltables import computed_here, small_plan, small_spec
 from toy import toy_config
 
 from pfl_bench.base.errors import UserError
-from pfl_bench.plugins import offers, registry
+from pfl_bench.plugins import offers
 from pfl_bench.plugins.registry import load_algorithm, load_plugin
 from pfl_bench.reporting.figures import method_figure, method_figures
 from pfl_bench.reporting.metrics import METRICS, _brought, brought_metrics, metric
@@ -34,18 +34,15 @@ class Own(Algorithm):
 """
 
 
-def _plugin(folder: Path, metrics: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_files", dict(registry._files))
+def _plugin(folder: Path, metrics: str) -> None:
     path = folder / f"own_{abs(hash(metrics))}.py"
     path.write_text(PLUGIN.format(metrics=metrics))
     load_plugin(path)
 
 
-def test_a_plugin_in_a_file_brings_a_metric(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_plugin_in_a_file_brings_a_metric(tmp_path: Path) -> None:
     metrics = '(Metric("twice", "twice", lambda run: 2 * run.summary["best"]["accuracy"]),)'
-    _plugin(tmp_path, metrics, monkeypatch)
+    _plugin(tmp_path, metrics)
     assert metric("twice").read(stored(toy_config(), 40.0)) == pytest.approx(0.8)
     scored = load_table("lambda").scored("twice")
     assert {cell.measure for cell in scored.cells.values()} == {"twice"}
@@ -61,25 +58,22 @@ def test_a_plugin_in_a_file_brings_a_metric(
     ],
 )
 def test_a_plugin_whose_metrics_are_none_is_refused(
-    metrics: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    metrics: str, said: str, tmp_path: Path
 ) -> None:
     with pytest.raises(UserError, match=said):
-        _plugin(tmp_path, metrics, monkeypatch)
+        _plugin(tmp_path, metrics)
 
 
-def test_a_metric_of_every_run_cannot_be_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _plugin(tmp_path, '(Metric("accuracy", "mine", len),)', monkeypatch)
+def test_a_metric_of_every_run_cannot_be_replaced(tmp_path: Path) -> None:
+    _plugin(tmp_path, '(Metric("accuracy", "mine", len),)')
     assert metric("accuracy") is METRICS["accuracy"]
     with pytest.raises(UserError, match="two metrics bear the name 'accuracy'"):
         brought_metrics()
 
 
 def test_an_algorithm_that_inherits_another_s_metrics_does_not_offer_them_twice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(registry, "_files", dict(registry._files))
     path = tmp_path / "heir_of_metrics.py"
     path.write_text(
         "from pfl_bench.algorithms.fedcp import FedCP\n\n\nclass Heir(FedCP):\n    title = 'Heir'\n"
