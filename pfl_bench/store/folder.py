@@ -243,6 +243,8 @@ def holder(folder: Path) -> str | None:
         note = from_json(read_regular(folder / _OWNER, _LARGEST_NOTE))
         if note["host"] == socket.gethostname() and not is_alive(int(note["pid"])):
             return None
+    except PermissionError:  # somebody else's
+        pass
     except (OSError, DamagedError, ValueError, KeyError, TypeError, OverflowError):
         return None
     return _holder(folder / _OWNER)
